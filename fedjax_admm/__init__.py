@@ -1,0 +1,36 @@
+"""fedjax_admm: a vectorized simulator of federated optimisation in JAX."""
+
+from . import criteria, penalties
+from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, fedprox
+from .data import partition
+from .data.federated import FederatedData
+from .history import DivergenceError, History, Result
+from .local_solver import LocalSolver
+from .problem import Problem
+from .records import Solves, State, StopReason
+from .simulate import Execution, Simulation, simulate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DivergenceError",
+    "Execution",
+    "FederatedData",
+    "History",
+    "LocalSolver",
+    "Problem",
+    "Result",
+    "Simulation",
+    "Solves",
+    "State",
+    "StopReason",
+    "criteria",
+    "fedadmm",
+    "fedadmm_in",
+    "fedadmm_insa",
+    "fedavg",
+    "fedprox",
+    "partition",
+    "penalties",
+    "simulate",
+]

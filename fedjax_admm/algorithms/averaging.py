@@ -1,0 +1,98 @@
+"""FedAvg and FedProx: the server averages its clients' parameters.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (FedProx).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from .. import checks, criteria, trees
+from ..aggregate import RunningSum, weighted
+from ..criteria import Criterion
+from ..local_solver import LocalSolver
+from ..records import Clients, Solutions, Subproblem
+from ..trees import record, static
+
+
+@record
+class Averaging:
+    """FedAvg, and FedProx if it has a penalty. See `fedavg` and `fedprox`."""
+
+    local: LocalSolver
+    criterion: Criterion
+    penalty: Any = None
+    average: str = static(default="selected")
+
+    def init(self, params: Any, clients: Clients) -> tuple[Any, dict[str, Any]]:
+        server: dict[str, Any] = {"penalty_mean": self._mean_penalty(params, clients)}
+        if self.average == "selected":
+            return server, {}
+        # Every client's last model is z^0 at first, and the weights sum to one.
+        server["total"] = RunningSum.of(params)
+        return server, {"client_params": trees.repeat(params, clients.ids.shape[0])}
+
+    def subproblems(self, params: Any, server: Any, rows: dict[str, Any], cohort: Clients) -> Subproblem:
+        penalty = None if self.penalty is None else trees.per_client(self.penalty, cohort.ids)
+        return Subproblem(penalty=penalty, previous=rows.get("client_params"))
+
+    def update(
+        self, params: Any, server: Any, rows: dict[str, Any], solutions: Solutions, cohort: Clients
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        if self.average == "selected":
+            share = cohort.weights / jnp.sum(cohort.weights)
+            return weighted(share, solutions.params), server, {}
+        change = optax.tree.sub(solutions.params, rows["client_params"])
+        total = server["total"].add(weighted(cohort.weights, change))
+        return total.value, server | {"total": total}, {"client_params": solutions.params}
+
+    def penalty_mean(self, server: Any) -> Array:
+        return server["penalty_mean"]
+
+    def floats_up(self, num_params: int) -> int:
+        return num_params
+
+    def _mean_penalty(self, params: Any, clients: Clients) -> Array:
+        penalty = jnp.nan if self.penalty is None else self.penalty
+        return jnp.mean(jnp.asarray(penalty, trees.scalar_dtype(params)))
+
+
+def fedavg(local: LocalSolver, *, average: str = "selected", criterion: Criterion | None = None) -> Averaging:
+    """FedAvg: each selected client minimises its own loss from z^k, and the server averages.
+
+    average: "selected", z^{k+1} = sum alpha_i u_i / sum alpha_i over the selected clients, the usual one and
+        without memory for the others; or "all", z^{k+1} = sum alpha_i u_i over every client's last model,
+        selected or not, as in the paper's experiments.
+    criterion: when a local solve may stop early; by default it runs to `local.max_epochs`.
+
+    >>> fedavg(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5)).average
+    'selected'
+    """
+    return _averaging(local, None, average, criterion)
+
+
+def fedprox(
+    local: LocalSolver, penalty: Any, *, average: str = "selected", criterion: Criterion | None = None
+) -> Averaging:
+    """FedProx: FedAvg with penalty / 2 ||u - z^k||^2 added to each client's loss.
+
+    penalty: above 0, a number or one per client [clients]. FedProx's gamma-inexactness is
+    `criterion=criteria.relative_residual(sigma=gamma)`. The other arguments are `fedavg`'s.
+
+    >>> fedprox(LocalSolver(learning_rate=0.1), penalty=0.5).penalty
+    0.5
+    """
+    return _averaging(local, checks.number("penalty", penalty, above=0, per_client=True), average, criterion)
+
+
+def _averaging(local: LocalSolver, penalty: Any, average: str, criterion: Criterion | None) -> Averaging:
+    checks.choice("average", average, ("selected", "all"))
+    criterion = criteria.run_to_maximum() if criterion is None else criterion
+    if criterion.reference == "client" and average != "all":
+        raise ValueError("reference='client' needs each client's former parameters: use average='all'")
+    return Averaging(local=local, criterion=criterion, penalty=penalty, average=average)

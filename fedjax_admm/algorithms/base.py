@@ -1,0 +1,51 @@
+"""What an algorithm is: three pure functions on the server's record and the clients' rows.
+
+Every method here solves min_u f_i(u) - <linear_i, u> + penalty_i / 2 ||u - center||^2 on each selected client;
+methods differ in the terms (`subproblems`) and in what follows (`update`). A new method is a `record` with the
+members of `Algorithm`, in a file of its own in this folder.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from jax import Array
+
+from ..criteria import Criterion
+from ..local_solver import LocalSolver
+from ..records import Clients, Solutions, Subproblem
+
+
+class Algorithm(Protocol):
+    """What the engine asks of an algorithm.
+
+    Failed solves need no thought here: their clients come with weight 0 and finite parameters, and keep their
+    former rows whatever `update` returns for them. If every solve failed, the server keeps its own too.
+    """
+
+    @property
+    def local(self) -> LocalSolver: ...
+    @property
+    def criterion(self) -> Criterion: ...
+
+    def init(self, params: Any, clients: Clients) -> tuple[Any, dict[str, Any]]:
+        """The server's record, and the rows [clients, ...] of these clients at the start; {} keeps none."""
+        ...
+
+    def subproblems(self, params: Any, server: Any, rows: dict[str, Any], cohort: Clients) -> Subproblem:
+        """The cohort's subproblems, from z^k and the cohort's rows [cohort, ...]."""
+        ...
+
+    def update(
+        self, params: Any, server: Any, rows: dict[str, Any], solutions: Solutions, cohort: Clients
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        """z^{k+1}, the server's record and the cohort's rows."""
+        ...
+
+    def penalty_mean(self, server: Any) -> Array:
+        """The mean penalty over all clients, for the history; NaN if there is none."""
+        ...
+
+    def floats_up(self, num_params: int) -> int:
+        """Numbers that a selected client must send."""
+        ...

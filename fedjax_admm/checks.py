@@ -1,0 +1,86 @@
+"""Checks of arguments: one line that names the argument, its value and the remedy."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def number(name: str, value: Any, *, above: float | None = None, at_least: float | None = None,
+           below: float | None = None, per_client: bool = False) -> Any:
+    """A finite float within its bounds; with `per_client` also one value per client, [clients].
+
+    Returns a Python float or a float64 NumPy array, so that a penalty of 1 and one of 1.0 are the same leaf
+    to `jax.jit`. A traced value passes as it is: its bounds are unknown until it has one.
+
+    >>> number("penalty", 1, above=0)
+    1.0
+    """
+    if isinstance(value, jax.core.Tracer):
+        return value
+    kind = "a number, or one per client" if per_client else "a number"
+    array = _as_array(name, value, kind)
+    if array.ndim > (1 if per_client else 0) or array.size == 0:
+        raise ValueError(f"{name} must be {kind}, got an array of shape {array.shape}")
+    bounds = [(np.isfinite(array), "be finite")]
+    if above is not None:
+        bounds.append((array > above, f"be above {above:g}"))
+    if at_least is not None:
+        bounds.append((array >= at_least, f"be at least {at_least:g}"))
+    if below is not None:
+        bounds.append((array < below, f"be below {below:g}"))
+    for holds, rule in bounds:
+        if not np.all(holds):
+            raise ValueError(f"{name} must {rule}, got {_first_offender(array, holds)}")
+    return float(array) if array.ndim == 0 else array
+
+
+def integer(name: str, value: Any, *, at_least: int, per_client: bool = False) -> Any:
+    """An integer of at least `at_least`; with `per_client` also one value per client, [clients]."""
+    if isinstance(value, jax.core.Tracer):
+        return value
+    kind = "a whole number, or one per client" if per_client else "a whole number"
+    array = _as_array(name, value, kind)
+    if array.ndim > (1 if per_client else 0) or array.size == 0:
+        raise ValueError(f"{name} must be {kind}, got an array of shape {array.shape}")
+    whole = np.isfinite(array) & (array == np.floor(array))
+    for holds, rule in ((whole, f"be {kind}"), (array >= at_least, f"be at least {at_least}")):
+        if not np.all(holds):
+            raise ValueError(f"{name} must {rule}, got {_first_offender(array, holds)}")
+    return int(array) if array.ndim == 0 else array.astype(np.int32)
+
+
+def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if value not in options:
+        words = " or ".join(repr(option) for option in options)
+        raise ValueError(f"{name} must be {words}, got {value!r}")
+    return value
+
+
+def client_axis(name: str, value: Any, num_clients: int) -> None:
+    """A value per client must have as many entries as there are clients."""
+    if np.ndim(value) == 1 and np.shape(value)[0] != num_clients:
+        raise ValueError(
+            f"{name} has {np.shape(value)[0]} entries for {num_clients} clients: give one number, or one per client"
+        )
+
+
+def _as_array(name: str, value: Any, kind: str) -> np.ndarray:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number and not isinstance(value, (np.ndarray, jax.Array, list, tuple)):
+        raise ValueError(f"{name} must be {kind}, got {value!r}")
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be {kind}, got {value!r}") from None
+
+
+def _first_offender(array: np.ndarray, holds: np.ndarray) -> str:
+    if array.ndim == 0:
+        return f"{array:g}"
+    client = int(np.flatnonzero(~holds)[0])
+    return f"{array[client]:g} for client {client}"

@@ -1,0 +1,1 @@
+"""From arrays and labels to `FederatedData`."""

@@ -1,0 +1,139 @@
+"""How one client trains: its subproblem's value and gradient on some rows, and one optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array, lax
+
+from . import checks, trees
+from .problem import Problem
+from .records import Subproblem
+from .trees import record, static
+
+# Rows of one piece of a full gradient: enough for matrix products, few enough for a CNN's activations.
+FULL_GRADIENT_PIECE = 256
+
+
+@record
+class LocalSolver:
+    """Gradient steps on the client's subproblem, by any optax optimizer, afresh in every solve.
+
+    learning_rate: a number, or one per client [clients].
+    batch_size: rows of a step. An epoch visits each row once, in an order that depends on (seed, round, client,
+        epoch) alone; the last batch has what is left. None: one step an epoch, with the full gradient.
+    max_epochs: a whole number, or one per client [clients].
+    optimizer: a factory, called with the learning rate: `optax.sgd`, `optax.adam`, `optax.lbfgs` or your own
+        function, defined once (a new lambda or `functools.partial` for each run compiles anew). A line search
+        evaluates the step's own objective: the batch's, or all rows' with a full gradient. Each evaluation
+        counts as a gradient of those rows.
+
+    >>> LocalSolver(learning_rate=0.01, batch_size=50, max_epochs=20).max_epochs
+    20
+    """
+
+    learning_rate: Any
+    batch_size: int | None = static(default=None)
+    max_epochs: Any = 1
+    optimizer: Callable[..., optax.GradientTransformation] = static(default=optax.sgd)
+
+    def __post_init__(self) -> None:
+        rate = checks.number("learning_rate", self.learning_rate, above=0, per_client=True)
+        object.__setattr__(self, "learning_rate", rate)
+        maximum = checks.integer("max_epochs", self.max_epochs, at_least=1, per_client=True)
+        object.__setattr__(self, "max_epochs", maximum)
+        if self.batch_size is not None:
+            object.__setattr__(self, "batch_size", checks.integer("batch_size", self.batch_size, at_least=1))
+        if not callable(self.optimizer):
+            raise ValueError(
+                f"optimizer must be a factory that is called with the learning rate, such as optax.sgd, "
+                f"got {self.optimizer!r}"
+            )
+
+    @property
+    def full_gradient(self) -> bool:
+        return self.batch_size is None
+
+    def rows_per_trip(self, largest_client: int) -> int:
+        """Rows of one gradient evaluation: a batch, or a piece of the full gradient."""
+        return min(self.batch_size or FULL_GRADIENT_PIECE, largest_client)
+
+    def init(self, params: Any) -> Any:
+        """The optimizer's state at the start of a solve."""
+        return self.optimizer(self.learning_rate).init(params)
+
+    def step(self, params: Any, state: Any, gradient: Any, value: Array, value_fn: Callable) -> tuple[Any, Any, Array]:
+        """One step of one client (scalar learning rate): (params, state, evaluations of its line search)."""
+        optimizer = optax.with_extra_args_support(self.optimizer(self.learning_rate))
+        updates, state = optimizer.update(gradient, state, params, value=value, grad=gradient, value_fn=value_fn)
+        searched = optax.tree.get_all_with_path(state, "num_linesearch_steps")
+        evaluations = sum((steps for _, steps in searched), jnp.int32(0)).astype(jnp.int32)
+        return optax.apply_updates(params, updates), state, evaluations
+
+
+class ClientObjective:
+    """One client's subproblem, on any of its rows. `offset` and `size` say where they are."""
+
+    def __init__(
+        self, problem: Problem, server_params: Any, subproblem: Subproblem, offset: Array, size: Array
+    ) -> None:
+        self._problem, self._subproblem, self._offset, self.size = problem, subproblem, offset, size
+        self._center = server_params if subproblem.center is None else subproblem.center
+        self._dtype = trees.scalar_dtype(server_params)
+
+    def on_rows(self, params: Any, positions: Array, mask: Array) -> Array:
+        """The subproblem's objective with f_i's mean taken over the rows at `positions` where `mask` holds."""
+        batch = self._problem.data.take(self._offset + positions)
+        losses = self._problem.loss(params, batch)
+        value = jnp.sum(jnp.where(mask, losses, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(losses.dtype)
+        if self._problem.regularizer is not None:
+            value += self._problem.regularizer(params)
+        sub = self._subproblem
+        if sub.linear is not None:
+            value -= optax.tree.vdot(sub.linear, params)
+        if sub.penalty is not None:
+            distance = optax.tree.norm(optax.tree.sub(params, self._center), squared=True)
+            value += 0.5 * sub.penalty * distance
+        return value
+
+    def on_all_rows(self, rows_per_piece: int) -> Callable[[Any], Array]:
+        """The objective over all rows, piece by piece, differentiable whatever the client's size.
+
+        Reverse mode cannot go back through a loop of traced length, so the forward pass sums the gradient as
+        well; only line searches need this.
+        """
+
+        def value_and_gradient(params: Any) -> tuple[Array, Any]:
+            def add(carry: tuple) -> tuple:
+                start, total, gradient = carry
+                positions, mask, share = self.piece(start, rows_per_piece)
+                value, part = jax.value_and_grad(self.on_rows)(params, positions, mask)
+                total += share.astype(total.dtype) * value
+                return start + rows_per_piece, total, add_scaled(gradient, share, part)
+
+            zero = jax.eval_shape(self.on_rows, params, *self.piece(0, rows_per_piece)[:2])
+            start = (jnp.int32(0), jnp.zeros((), zero.dtype), optax.tree.zeros_like(params))
+            return lax.while_loop(lambda carry: carry[0] < self.size, add, start)[1:]
+
+        @jax.custom_vjp
+        def objective(params: Any) -> Array:
+            return value_and_gradient(params)[0]
+
+        objective.defvjp(value_and_gradient, lambda gradient, weight: (optax.tree.scale(weight, gradient),))
+        return objective
+
+    def piece(self, start: Any, rows: int) -> tuple[Array, Array, Array]:
+        """Positions [rows] from `start` on, which of them exist, and their share of the client's rows."""
+        positions = start + jnp.arange(rows, dtype=jnp.int32)
+        mask = positions < self.size
+        share = jnp.sum(mask).astype(self._dtype) / self.size.astype(self._dtype)
+        return jnp.minimum(positions, self.size - 1), mask, share
+
+
+def add_scaled(total: Any, share: Array, part: Any) -> Any:
+    """total + share * part, in the total's dtypes."""
+    return jax.tree.map(lambda t, p: t + share.astype(t.dtype) * p.astype(t.dtype), total, part)

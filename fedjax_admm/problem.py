@@ -1,0 +1,96 @@
+"""A federated problem: pure functions on any pytree of parameters, and the clients' data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .data.federated import FederatedData
+from .trees import record, static
+
+
+@record
+class Problem:
+    """min_z sum_i alpha_i f_i(z), with f_i the mean of `loss` over client i's rows plus `regularizer`.
+
+    init: key -> parameters, any pytree of floating-point arrays.
+    loss: (params, batch) -> [batch], one loss per example; `batch` has the structure of the data's fields.
+    data: the clients' rows.
+    regularizer: params -> scalar, added to every client's loss.
+    eval_data: a pytree [rows, ...] on which the metrics are averaged.
+    metrics: name -> (params, batch) -> [batch].
+
+    The functions are static and the data is an argument of what is compiled: another problem with the same
+    functions and shapes compiles nothing. So define the functions once, at a module's top level.
+
+    >>> data = FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
+    >>> def loss(w, batch):
+    ...     return 0.5 * (batch["x"] @ w - batch["y"]) ** 2
+    >>> Problem(init=lambda key: jnp.zeros(4), loss=loss, data=data).num_params
+    4
+    """
+
+    init: Callable[[Array], Any] = static()
+    loss: Callable[[Any, Any], Array] = static()
+    data: FederatedData
+    regularizer: Callable[[Any], Array] | None = static(default=None)
+    eval_data: Any = None
+    metrics: Any = static(default=())  # given as a mapping, kept as pairs (hashable)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.metrics, Mapping):
+            object.__setattr__(self, "metrics", tuple(self.metrics.items()))
+        self._check()
+
+    @property
+    def params_shape(self) -> Any:
+        """The parameters' shapes and dtypes."""
+        return jax.eval_shape(self.init, jax.eval_shape(lambda: jax.random.key(0)))
+
+    @property
+    def num_params(self) -> int:
+        """n, the number of parameters."""
+        return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.params_shape))
+
+    def _check(self) -> None:
+        check_params(self.params_shape, "init returns")
+        if self.metrics and self.eval_data is None:
+            raise ValueError("metrics are averaged over eval_data: give eval_data, or leave metrics out")
+        self._check_per_example("loss", self.loss, self.data.fields)
+        if self.eval_data is not None:
+            object.__setattr__(self, "eval_data", jax.tree.map(jnp.asarray, self.eval_data))
+            for name, metric in self.metrics:
+                self._check_per_example(f"metrics[{name!r}]", metric, self.eval_data)
+        if self.regularizer is not None:
+            shape = jax.eval_shape(self.regularizer, self.params_shape).shape
+            if shape != ():
+                raise ValueError(f"regularizer must return one number, got shape {shape}")
+
+    def _check_per_example(self, name: str, function: Callable, fields: Any) -> None:
+        # Three rows: enough to tell one value per example from a scalar, and from a row vector.
+        batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((3, *leaf.shape[1:]), leaf.dtype), fields)
+        value = jax.eval_shape(function, self.params_shape, batch)
+        shape = getattr(value, "shape", None)
+        if shape != (3,):
+            raise ValueError(
+                f"{name} must return one value per example, shape [batch], got shape {shape} for a batch of 3; "
+                "return the values before averaging them"
+            )
+
+
+def check_params(params: Any, name: str) -> None:
+    """Parameters must be floating point, and there must be some."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    if not leaves:
+        raise ValueError(f"{name} no parameters")
+    for path, leaf in leaves:
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            place = jax.tree_util.keystr(path)
+            raise ValueError(
+                f"{name} parameters{place} of dtype {jnp.result_type(leaf)}: they must be floating point"
+            )

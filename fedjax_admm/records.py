@@ -1,0 +1,148 @@
+"""The values that the parts hand to each other, with their axes, and the paper's symbols for them.
+
+| paper          | here                              | axes            |
+|----------------|-----------------------------------|-----------------|
+| z^k            | `State.params`                    | [...]           |
+| u_i            | `client_params`                   | [clients, ...]  |
+| lambda_i       | `duals`                           | [clients, ...]  |
+| beta_i         | `penalties`                       | [clients]       |
+| alpha_i        | `Clients.weights`                 | [clients]       |
+| N_i            | `Clients.sizes`                   | [clients]       |
+| f_i            | `Problem.loss` (+ `regularizer`)  |                 |
+| eta_i, E       | `LocalSolver.learning_rate`, `max_epochs` | scalar or [clients] |
+| e_i^k          | the residual: the subproblem's gradient   | [...]   |
+| sigma_i        | `Solves.sigma`                    | [cohort]        |
+| c_i, delta, mu, tau | `c`, `delta`, `mu`, `tau`    | scalar; c also [clients] |
+| d_i^k (3.14b)  | `consensus_gap`, ||u+ - z||       | [cohort]        |
+| p_i^k (3.14a)  | beta_i * `movement`, ||u+ - u||   | [cohort]        |
+| M^k            | `cohort`                          | [cohort]        |
+
+The paper calls p the primal and d the dual residual, the reverse of Boyd et al.; here they are named by what
+they measure.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import Array
+
+from .trees import record, static
+
+
+@record
+class Clients:
+    """Some clients, or all."""
+
+    ids: Array  # [clients] int32
+    sizes: Array  # [clients] int32, rows of each
+    weights: Array  # [clients] alpha_i; 0 for a client whose solve failed
+    population: int = static()  # how many clients there are in all
+
+
+class Subproblem(NamedTuple):
+    """min_u f_i(u) - <linear, u> + penalty / 2 ||u - center||^2, from start.
+
+    None means: no such term (linear, penalty), the server's parameters (center, start), not kept (previous).
+    """
+
+    linear: Any = None  # [cohort, ...]
+    penalty: Array | None = None  # [cohort]
+    center: Any = None  # [cohort, ...]
+    start: Any = None  # [cohort, ...]
+    previous: Any = None  # [cohort, ...] the client's former parameters u_i^k
+
+
+class LocalProgress(NamedTuple):
+    """What a criterion may look at, of one solve."""
+
+    round: Array  # k, from 0
+    epoch: Array  # epochs done
+    residual: Array  # ||e||, exact or estimated
+    reference_residual: Array  # ||e|| at the reference point; NaN where the criterion has none
+    penalty: Array  # beta_i; 0 where the subproblem has none
+
+
+class StopReason(enum.StrEnum):
+    """Why a solve ended."""
+
+    CRITERION = "criterion"
+    MAXIMUM = "maximum"
+    FLOOR = "floor"
+    FAILED = "failed"
+
+    @property
+    def code(self) -> int:
+        """The number that stands for it on the device."""
+        return STOP_REASONS.index(self)
+
+
+STOP_REASONS = tuple(StopReason)
+
+
+@record
+class Solves:
+    """One entry per local solve: [cohort] for a round, [rounds, cohort] for a run.
+
+    Fields can be read as attributes or by name, `solves["epochs"]`. NaN stands for what was not measured: a
+    solve that ran to its maximum has no final residual, since the criterion is not looked at once the maximum
+    is reached.
+    """
+
+    epochs: Array  # int32, local epochs done
+    gradient_samples: Array  # int32, per-example gradients computed, the criterion's included
+    criterion_samples: Array  # int32, those of them that only the criterion asked for
+    reference_residual: Array  # ||e|| at the reference point
+    final_residual: Array  # ||e|| when the criterion was last looked at, at the returned parameters
+    sigma: Array  # the relative criterion's factor
+    consensus_gap: Array  # ||u+ - z||
+    movement: Array  # ||u+ - u||, where the algorithm keeps u
+    stop_code: Array  # int8, index into STOP_REASONS
+
+    @property
+    def stop_reason(self) -> np.ndarray:
+        """Why each solve ended, as words: criterion, maximum, floor or failed."""
+        return np.array([str(reason) for reason in STOP_REASONS])[np.asarray(self.stop_code)]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.names():
+            raise KeyError(f"no field {name!r} of a solve: there are {', '.join(self.names())}")
+        return getattr(self, name)
+
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """The fields' names, as users see them."""
+        return tuple(field.name.replace("stop_code", "stop_reason") for field in fields(Solves))
+
+
+@record
+class Solutions:
+    """What the cohort's solves hand to an algorithm's update."""
+
+    params: Any  # [cohort, ...] u_i^{k+1}; the start where the solve failed
+    consensus_gap: Array  # [cohort]
+    movement: Array  # [cohort]
+
+
+@record
+class State:
+    """Everything that a run carries from round to round.
+
+    What an algorithm keeps per client can be read as an attribute: `state.duals` is `state.clients["duals"]`.
+    """
+
+    round: Array  # rounds done
+    params: Any  # z
+    server: Any  # the algorithm's own record at the server
+    clients: dict[str, Any]  # name -> stacked pytree [clients, ...]
+    last_epochs: Array  # [clients] int32 epochs of each client's last solve: orders the queue, nothing else
+
+    def __getattr__(self, name: str) -> Any:
+        clients = {} if name.startswith("__") else self.__dict__.get("clients", {})
+        if name in clients:
+            return clients[name]
+        kept = ", ".join(clients) or "nothing"
+        raise AttributeError(f"no {name!r} here: this algorithm keeps {kept} for each client")

@@ -1,0 +1,112 @@
+"""What jax.tree and optax.tree do not have: checked records as pytrees, selections along a leading axis."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+T = TypeVar("T")
+
+
+def static(**kwargs: Any) -> Any:
+    """A field of a `record` that is compiled in: functions, words, shapes. All other fields are leaves."""
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+def record(cls: type[T]) -> type[T]:
+    """A frozen dataclass that is a pytree.
+
+    Unlike `jax.tree_util.register_dataclass`, rebuilding one from its leaves does not run `__post_init__`: a
+    record checks its arguments when a user makes it, and JAX may put tracers or anything else in their place.
+
+    >>> @record
+    ... class Point:
+    ...     x: float
+    ...     name: str = static(default="p")
+    >>> jax.tree.leaves(Point(1.0))
+    [1.0]
+    """
+    cls = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
+    constant = tuple(f.name for f in fields if f.metadata.get("static"))
+    leaves = tuple(f.name for f in fields if f.name not in constant)
+    keys = tuple(jax.tree_util.GetAttrKey(name) for name in leaves)
+
+    def flatten(value: Any) -> tuple[tuple, tuple]:
+        return tuple(getattr(value, n) for n in leaves), tuple(getattr(value, n) for n in constant)
+
+    def flatten_with_keys(value: Any) -> tuple[tuple, tuple]:
+        children, constants = flatten(value)
+        return tuple(zip(keys, children, strict=True)), constants
+
+    def unflatten(constants: tuple, children: tuple) -> Any:
+        value = object.__new__(cls)
+        for name, item in (*zip(leaves, children, strict=True), *zip(constant, constants, strict=True)):
+            object.__setattr__(value, name, item)
+        return value
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls
+
+
+def where(mask: Array, new: Any, old: Any) -> Any:
+    """`new` where the mask holds, else `old`, in `old`'s dtypes.
+
+    The mask's axes are the leaves' leading ones: a mask [clients] selects rows of leaves [clients, ...].
+    """
+
+    def select(n: Array, o: Array) -> Array:
+        n, o = jnp.asarray(n), jnp.asarray(o)
+        return jnp.where(mask.reshape(mask.shape + (1,) * (o.ndim - mask.ndim)), n.astype(o.dtype), o)
+
+    return jax.tree.map(select, new, old)
+
+
+def take(tree: Any, ids: Array) -> Any:
+    """Rows `ids` of every leaf's leading axis."""
+    return jax.tree.map(lambda leaf: leaf[ids], tree)
+
+
+def repeat(tree: Any, number: int) -> Any:
+    """The same tree for each of `number` clients, leaves [number, ...]."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (number, *leaf.shape)), tree)
+
+
+def scale_rows(factors: Array, rows: Any) -> Any:
+    """factors_i * rows_i for leaves [rows, ...], in their dtypes."""
+    return jax.tree.map(lambda leaf: leaf * factors.astype(leaf.dtype).reshape(-1, *[1] * (leaf.ndim - 1)), rows)
+
+
+def per_client(tree: Any, ids: Array) -> Any:
+    """The values of clients `ids`, [ids], of leaves that are one number or one per client, [clients]."""
+
+    def pick(leaf: Any) -> Array:
+        leaf = jnp.asarray(leaf)
+        return leaf[ids] if leaf.ndim else jnp.full(ids.shape, leaf)
+
+    return jax.tree.map(pick, tree)
+
+
+def all_finite(tree: Any) -> Array:
+    """Whether every number of the tree is finite."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def scalar_dtype(params: Any) -> jnp.dtype:
+    """The dtype of norms and hyperparameters: the parameters' own, but not below single precision."""
+    return jnp.promote_types(jnp.result_type(*jax.tree.leaves(params)), jnp.float32)
+
+
+def cast_floats(tree: Any, dtype: jnp.dtype) -> Any:
+    """Floating-point leaves in `dtype`, integers in int32: so that no hyperparameter widens the parameters."""
+
+    def cast(leaf: Any) -> Array:
+        leaf = jnp.asarray(leaf)
+        return leaf.astype(dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32)
+
+    return jax.tree.map(cast, tree)
