@@ -1,20 +1,23 @@
 """The order in which an epoch visits a client's rows: a keyed bijection of [0, size).
 
-`jax.random.permutation` needs a static size and does the work of the whole client at once. A Feistel network
-over the residues (left mod a, right mod b) with a * b just above the size is a bijection too, costs only the
-positions that are asked for, and takes a traced size. Positions that it sends beyond the size are sent on
-until they are inside (cycle walking), which keeps it a bijection of [0, size).
+`jax.random.permutation` needs a static size and does the work of the whole client at once. The swap-or-not
+shuffle takes a traced size, costs only the positions that are asked for and has no loop: in each of its rounds
+x has the partner k - x mod size, with a k from the key, and a bit of a hash of (key, the larger of the two)
+says whether they change places. (A Feistel network with cycle walking, tried first, puts pairs of neighbours
+unevenly for clients of a few rows; the tests count them.)
+
+Hoang, Morris and Rogaway, "An Enciphering Scheme Based on a Card Shuffle", CRYPTO 2012.
 """
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 # Pinned: the default implementation may change, and others give other numbers when batched by vmap.
 KEY_IMPLEMENTATION = "threefry2x32"
-ROUNDS = 8
+ROUNDS = 16  # from 12 on, positions and pairs passed chi-square tests of a million draws for sizes of 2 to 50
 
 
 def root_key(seed: int) -> Array:
@@ -22,10 +25,11 @@ def root_key(seed: int) -> Array:
     return jax.random.key(seed, impl=KEY_IMPLEMENTATION)
 
 
-def epoch_key(client_key: Array, epoch: Array) -> Array:
-    """The words [2] that fix the order of one epoch; `client_key` [2] is a key's data."""
+def epoch_order(client_key: Array, epoch: Array) -> Array:
+    """The words [2, ROUNDS] that fix the order of one epoch; `client_key` [2] is a key's data."""
     key = jax.random.wrap_key_data(client_key, impl=KEY_IMPLEMENTATION)
-    return jax.random.key_data(jax.random.fold_in(key, epoch))
+    words = jax.random.key_data(jax.random.fold_in(key, epoch))
+    return _mix(words[:, None] + jnp.arange(1, 2 * ROUNDS, 2, dtype=jnp.uint32) * jnp.uint32(0x9E3779B1))
 
 
 def client_keys(key: Array, round: Array, clients: Array) -> Array:
@@ -34,37 +38,26 @@ def client_keys(key: Array, round: Array, clients: Array) -> Array:
     return jax.vmap(lambda client: jax.random.key_data(jax.random.fold_in(round_key, client)))(clients)
 
 
-def permute(words: Array, positions: Array, size: Array) -> Array:
-    """Where the order fixed by `words` [2] puts `positions` (any shape, int32, below `size`).
+def permute(order: Array, positions: Array, size: Array) -> Array:
+    """Where the order fixed by `order` [2, ROUNDS] puts `positions` (any shape, int32, below `size`).
 
-    >>> import numpy as np
-    >>> order = permute(jnp.array([1, 2], jnp.uint32), jnp.arange(5), jnp.int32(5))
-    >>> sorted(np.asarray(order).tolist())
+    >>> order = epoch_order(jnp.array([1, 2], jnp.uint32), jnp.int32(0))
+    >>> sorted(permute(order, jnp.arange(5), jnp.int32(5)).tolist())
     [0, 1, 2, 3, 4]
     """
     size = jnp.asarray(size).astype(jnp.uint32)
-    a = jnp.ceil(jnp.sqrt(size.astype(jnp.float32))).astype(jnp.uint32)
-    b = (size + a - 1) // a  # a * b >= size, and exceeds it by less than a
-
-    def network(x: Array) -> Array:
-        left, right = x % a, x // a
-        for i in range(0, ROUNDS, 2):
-            left = (left + _mix(words, right, i) % a) % a
-            right = (right + _mix(words, left, i + 1) % b) % b
-        return left + a * right
-
-    walked = lax.while_loop(
-        lambda x: jnp.any(x >= size),
-        lambda x: jnp.where(x >= size, network(x), x),
-        network(positions.astype(jnp.uint32)),
-    )
-    return walked.astype(jnp.int32)
+    x = positions.astype(jnp.uint32)
+    sums = order[0] % size
+    for k, salt in zip(sums, order[1], strict=True):
+        partner = jnp.where(x <= k, k - x, k + size - x)
+        hashed = jnp.maximum(x, partner) * jnp.uint32(0x9E3779B1) + salt
+        hashed = (hashed ^ (hashed >> 15)) * jnp.uint32(0x21F0AAAD)
+        x = jnp.where(hashed >> 31 == 1, partner, x)
+    return x.astype(jnp.int32)
 
 
-def _mix(words: Array, value: Array, round: int) -> Array:
-    """A hash of 32 bits: multiply-xorshift rounds with the key's two words mixed in."""
-    h = value * jnp.uint32(0x9E3779B1) + jnp.uint32(0x7FEB352D * (round + 1) & 0xFFFFFFFF) + words[0]
+def _mix(h: Array) -> Array:
+    """A hash of 32 bits by multiplications and shifts."""
     h = (h ^ (h >> 16)) * jnp.uint32(0x21F0AAAD)
-    h = (h ^ (h >> 15) ^ words[1]) * jnp.uint32(0x735A2D97)
-    h = (h ^ (h >> 15)) * jnp.uint32(0x9E3779B1)
-    return h ^ (h >> 16)
+    h = (h ^ (h >> 15)) * jnp.uint32(0x735A2D97)
+    return h ^ (h >> 15)

@@ -43,7 +43,7 @@ class Carry(NamedTuple):
     phase: Array
     epoch: Array  # epochs done
     position: Array  # rows of this pass that are behind us
-    order: Array  # [2] words for this epoch's order
+    order: Array  # words for the order of this epoch's rows
     params: Any
     optimizer_state: Any
     residual_sum: Any  # of this pass: sum over batches of share * e_batch
@@ -88,7 +88,7 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
             phase, point = REFERENCE, job.subproblem.previous if reference == "client" else server_params
         return Carry(
             phase=jnp.int32(phase), epoch=jnp.int32(0), position=jnp.int32(0),
-            order=shuffle.epoch_key(job.key, jnp.int32(0)), params=point,
+            order=shuffle.epoch_order(job.key, jnp.int32(0)), params=point,
             optimizer_state=job.solver.init(params),
             residual_sum=optax.tree.zeros_like(params), value_sum=jnp.zeros((), dtype),
             reference_residual=nan, residual=nan, samples=jnp.int32(0), criterion_samples=jnp.int32(0),
@@ -211,7 +211,7 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
     def end_pass(job: Job, carry: Carry) -> Carry:
         return carry._replace(
             position=jnp.int32(0),
-            order=shuffle.epoch_key(job.key, carry.epoch),
+            order=shuffle.epoch_order(job.key, carry.epoch),
             residual_sum=optax.tree.zeros_like(carry.residual_sum),
             value_sum=jnp.zeros((), dtype),
         )

@@ -1,0 +1,72 @@
+"""Losses and metrics of a model on batches {"x": inputs, "y": targets}, as the arguments of a `Problem`.
+
+The functions are frozen dataclasses: those of equal models are equal, so that what was compiled for one is found
+again for the other.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_admm.models.model import Model, Params
+
+Batch = Mapping[str, jax.Array]
+
+
+def classification(model: Model) -> dict[str, Any]:
+    """Softmax cross entropy of a model's logits [batch, classes] against integer labels, and the accuracy.
+
+    Example:
+      >>> problem = fa.Problem(**fa.problems.classification(model), data=data, eval_data={"x": x, "y": y})
+    """
+    return {"init": model.init, "loss": CrossEntropy(model), "metrics": {"accuracy": Correct(model)}}
+
+
+def regression(model: Model) -> dict[str, Any]:
+    """Half the squared error of a model's outputs, [batch] or [batch, outputs], shaped as the targets.
+
+    Example:
+      >>> problem = fa.Problem(**fa.problems.regression(fa.models.linear(5000)), data=data)
+    """
+    return {"init": model.init, "loss": HalfSquaredError(model)}
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossEntropy:
+    """(params, batch) -> [batch]"""
+
+    model: Model
+
+    def __call__(self, params: Params, batch: Batch) -> jax.Array:
+        logits = self.model.apply(params, batch["x"])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"].astype(jnp.int32))
+
+
+@dataclasses.dataclass(frozen=True)
+class Correct:
+    """(params, batch) -> [batch], 1.0 where the largest logit is the label's"""
+
+    model: Model
+
+    def __call__(self, params: Params, batch: Batch) -> jax.Array:
+        logits = self.model.apply(params, batch["x"])
+        return (jnp.argmax(logits, axis=-1) == batch["y"]).astype(logits.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class HalfSquaredError:
+    """(params, batch) -> [batch]"""
+
+    model: Model
+
+    def __call__(self, params: Params, batch: Batch) -> jax.Array:
+        outputs, targets = self.model.apply(params, batch["x"]), batch["y"]
+        if outputs.shape != targets.shape:  # [N] against [N, 1] would broadcast to [N, N]
+            raise ValueError(
+                f"outputs and targets must have one shape, got {outputs.shape} and {targets.shape}: reshape y"
+            )
+        return 0.5 * jnp.square(outputs - targets).reshape(outputs.shape[0], -1).sum(axis=-1)

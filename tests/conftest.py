@@ -1,0 +1,23 @@
+"""Double precision for all tests, so that comparisons are tight; single precision where a test says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+# Whatever widens a dtype or broadcasts ranks by accident fails here instead of slowing a user's run.
+jax.config.update("jax_numpy_dtype_promotion", "standard")
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    """Where the authors' own trajectories are; skips where they are not."""
+    folder = SHARED / "golden"
+    if not folder.is_dir():
+        pytest.skip(f"no golden trajectories: {folder.name} is not beside the checkout")
+    return folder

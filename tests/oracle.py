@@ -1,0 +1,168 @@
+"""The paper's algorithms as plain NumPy loops, in double precision: one client after another, all sums in full.
+
+Independent of the package but for the order of an epoch's rows, which is an argument. The losses are least
+squares, f_i(w) = 1 / (2 N_i) sum (x'w - y)^2 + gamma / 2 ||w||^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass
+class Settings:
+    method: str  # "fedavg_selected", "fedavg_all", "fedprox", "admm"
+    learning_rate: np.ndarray  # [clients]
+    max_epochs: np.ndarray  # [clients]
+    batch_size: int | None
+    gamma: float
+    penalty: np.ndarray  # [clients] beta_i^0
+    delta: float = 0.0
+    criterion: str = "none"  # "none", "constant", "decaying", "relative"
+    reference: str = "server"
+    residual: str = "exact"
+    c: np.ndarray | None = None  # [clients]
+    sigma: float | None = None
+    sigma_factor: float = 0.999
+    floor: float = 0.0
+    eps: float = 0.0
+    factor: float = 1.0
+    adaptive: bool = False
+    mu: float = 5.0
+    tau: float = 2.0
+    unselected: str = "current"
+
+
+@dataclass
+class Trajectory:
+    server: list = field(default_factory=list)
+    epochs: list = field(default_factory=list)
+    samples: list = field(default_factory=list)
+    criterion_samples: list = field(default_factory=list)
+    reasons: list = field(default_factory=list)
+    clients: np.ndarray | None = None
+    duals: np.ndarray | None = None
+    penalties: np.ndarray | None = None
+
+
+def run(
+    xs: list[np.ndarray],
+    ys: list[np.ndarray],
+    alpha: np.ndarray,
+    z: np.ndarray,
+    cohorts: np.ndarray,
+    settings: Settings,
+    order: Callable[[int, int, int], np.ndarray],
+) -> Trajectory:
+    """`order(round, client, epoch)` gives the order of that epoch's rows."""
+    s, m = settings, len(xs)
+    u = np.tile(z, (m, 1))
+    lam = np.zeros((m, len(z)))
+    beta = s.penalty.astype(float).copy()
+    sent = beta.copy()
+    out = Trajectory(server=[z])
+    for k, cohort in enumerate(cohorts):
+        beta_k, u_k = beta.copy(), u.copy()
+        solves = []
+        for i in cohort:
+            linear = lam[i] if s.method == "admm" else np.zeros_like(z)
+            penalty = 0.0 if s.method.startswith("fedavg") else beta_k[i]
+            solve = _solve(s, xs[i], ys[i], z, u_k[i], linear, penalty, k, i, order)
+            solves.append(solve)
+            u[i] = solve[0]
+            if s.method == "admm":
+                lam[i] = lam[i] - beta_k[i] * (u[i] - z)
+                sent[i] = beta_k[i]
+                if s.adaptive:
+                    p, d = beta_k[i] * np.linalg.norm(u[i] - u_k[i]), np.linalg.norm(u[i] - z)
+                    if d > s.mu * p:
+                        beta[i] = beta_k[i] * s.tau
+                    elif p > s.mu * d:
+                        beta[i] = beta_k[i] / s.tau
+        if s.method == "admm":
+            used = beta_k if s.unselected == "current" else sent
+            z_hat = sum(alpha[i] * (used[i] * u[i] - lam[i]) for i in range(m)) / sum(alpha * used)
+            z = (z_hat + s.delta * z) / (1 + s.delta)
+        elif s.method == "fedavg_all":
+            z = sum(alpha[i] * u[i] for i in range(m))
+        else:
+            z = sum(alpha[i] * u[i] for i in cohort) / sum(alpha[i] for i in cohort)
+        out.server.append(z)
+        out.epochs.append([solve[1] for solve in solves])
+        out.samples.append([solve[2] for solve in solves])
+        out.criterion_samples.append([solve[3] for solve in solves])
+        out.reasons.append([solve[4] for solve in solves])
+    out.clients, out.duals, out.penalties = u, lam, beta
+    return out
+
+
+def _solve(s, x, y, z, u_old, linear, penalty, k, i, order):
+    """(parameters, epochs, gradient samples, the criterion's share, reason)."""
+    n = len(x)
+    batch = n if s.batch_size is None else s.batch_size
+    samples, criterion_samples = 0, 0
+
+    def e(w, rows):  # (3.6) on some rows
+        a, b = x[rows], y[rows]
+        return a.T @ (a @ w - b) / len(rows) + s.gamma * w - linear + penalty * (w - z)
+
+    everything = np.arange(n)
+    reference_norm = np.nan
+    if s.criterion == "relative":
+        if s.reference == "client":
+            reference_norm = np.linalg.norm(e(u_old, everything))
+            samples, criterion_samples = n, n
+        else:
+            # Where the residual at z is looked at anyway, it is counted there.
+            reference_norm = np.linalg.norm(e(z, everything))
+    sigma = s.sigma
+    if s.criterion == "relative" and sigma is None:
+        sigma = s.sigma_factor * np.sqrt(2) / (np.sqrt(2) + np.sqrt(penalty / s.c[i]))
+    tolerance = {
+        "none": -np.inf,
+        "constant": s.eps,
+        "decaying": s.eps * s.factor**k,
+        "relative": np.nan if s.criterion != "relative" else sigma * reference_norm,
+    }[s.criterion]
+
+    def verdict(norm):
+        return "criterion" if norm <= tolerance else "floor" if norm <= s.floor else None
+
+    w, epochs = z.copy(), 0
+    full = s.batch_size is None
+    exact = s.residual == "exact" or full
+    # Without an exact residual there is a look before the first epoch only where e(z) is needed as reference.
+    look_first = s.criterion != "none" and (exact or (s.criterion == "relative" and s.reference == "server"))
+    while True:
+        if s.criterion != "none" and (look_first if epochs == 0 else exact):
+            if not full or epochs < s.max_epochs[i]:
+                samples += n
+                criterion_samples += n
+            reason = verdict(np.linalg.norm(e(w, everything)))
+            if reason:
+                return w, epochs, samples, criterion_samples, reason
+            if full:
+                samples -= n  # the next step uses this gradient: it is counted there
+                criterion_samples -= n
+        rows = everything if full else order(k, i, epochs)
+        mean = np.zeros_like(w)
+        for start in range(0, n, batch):
+            chosen = rows[start : start + batch]
+            step = e(w, chosen)
+            mean += len(chosen) / n * step
+            w = w - s.learning_rate[i] * step
+            samples += len(chosen)
+        epochs += 1
+        if epochs >= s.max_epochs[i]:
+            return w, epochs, samples, criterion_samples, "maximum"
+        if s.criterion != "none" and not exact and verdict(np.linalg.norm(mean)):
+            if s.residual == "epoch_mean":
+                return w, epochs, samples, criterion_samples, verdict(np.linalg.norm(mean))
+            samples += n
+            criterion_samples += n
+            reason = verdict(np.linalg.norm(e(w, everything)))
+            if reason:
+                return w, epochs, samples, criterion_samples, reason
