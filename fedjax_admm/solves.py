@@ -144,8 +144,10 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
         met = residual <= job.criterion.tolerance(progress(job, carry))
         at_floor = residual <= job.criterion.floor
         broken = ~jnp.isfinite(residual)
-        code = jnp.where(broken, StopReason.FAILED.code, StopReason.FLOOR.code)
-        code = jnp.where(met, StopReason.CRITERION.code, code)
+        if reference is not None:
+            broken |= ~jnp.isfinite(reference_residual)  # anything is small beside infinity
+        code = jnp.where(met, StopReason.CRITERION.code, StopReason.FLOOR.code)
+        code = jnp.where(broken, StopReason.FAILED.code, code)
         return carry, met | at_floor | broken, code
 
     def turn(job: Job, carry: Carry) -> Carry:
@@ -155,19 +157,23 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
             seen, stops, code = carry, jnp.bool_(False), jnp.int32(0)
         options = {TRAIN: after_training(job, carry, seen, stops, code)}
         if looks is not None and not full:
-            options[MEASURE] = end_pass(job, finish_if(stops, seen, code, otherwise=TRAIN))
+            options[MEASURE] = finish_if(stops, seen, code, otherwise=TRAIN)
         if reference is not None and not start_is_reference:
             options[REFERENCE] = after_reference(job, carry)
         new = options.pop(TRAIN)
         for phase, option in options.items():
             new = trees.where(carry.phase == phase, option, new)
-        return new
+        return new._replace(
+            position=jnp.int32(0),
+            order=shuffle.epoch_order(job.key, new.epoch),
+            residual_sum=optax.tree.zeros_like(carry.residual_sum),
+            value_sum=jnp.zeros((), dtype),
+        )
 
     def after_reference(job: Job, carry: Carry) -> Carry:
         norm = optax.tree.norm(carry.residual_sum).astype(dtype)
         phase = MEASURE if exact_looks and not full else TRAIN
-        carry = carry._replace(reference_residual=norm, params=start_params(job), phase=jnp.int32(phase))
-        return end_pass(job, carry)
+        return carry._replace(reference_residual=norm, params=start_params(job), phase=jnp.int32(phase))
 
     def after_training(job: Job, carry: Carry, seen: Carry, stops: Array, code: Array) -> Carry:
         return after_full_pass(job, seen, stops, code) if full else after_epoch(job, carry, seen, stops, code)
@@ -180,7 +186,7 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
             new = carry._replace(phase=jnp.where(stops, MEASURE, TRAIN), residual=nan)
         else:
             new = carry._replace(phase=jnp.int32(MEASURE if looks else TRAIN), residual=nan)
-        return end_pass(job, finish_at_maximum(job, new._replace(epoch=epoch)))
+        return finish_at_maximum(job, new._replace(epoch=epoch))
 
     def after_full_pass(job: Job, seen: Carry, stops: Array, code: Array) -> Carry:
         # The gradient that the criterion looked at is the step's, unless it said stop.
@@ -194,7 +200,7 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
         )  # fmt: skip
         stopped = finish_if(jnp.bool_(True), seen, code, otherwise=TRAIN)
         stopped = stopped._replace(criterion_samples=seen.criterion_samples + job.size)
-        return end_pass(job, trees.where(stops, stopped, finish_at_maximum(job, stepped)))
+        return trees.where(stops, stopped, finish_at_maximum(job, stepped))
 
     def finish_if(stops: Array, carry: Carry, code: Array, otherwise: int) -> Carry:
         return carry._replace(phase=jnp.where(stops, FINISHED, otherwise), stop_code=jnp.where(stops, code, 0))
@@ -206,14 +212,6 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
             phase=jnp.where(reached, FINISHED, carry.phase),
             residual=jnp.where(reached, nan, carry.residual),
             stop_code=jnp.where(reached, StopReason.MAXIMUM.code, carry.stop_code),
-        )
-
-    def end_pass(job: Job, carry: Carry) -> Carry:
-        return carry._replace(
-            position=jnp.int32(0),
-            order=shuffle.epoch_order(job.key, carry.epoch),
-            residual_sum=optax.tree.zeros_like(carry.residual_sum),
-            value_sum=jnp.zeros((), dtype),
         )
 
     def finished(carry: Carry) -> Array:

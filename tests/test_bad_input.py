@@ -1,0 +1,143 @@
+"""Bad input: one clear line that names the argument, before anything is compiled."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from federations import least_squares, squared_error
+
+import fedjax_admm as fa
+
+LOCAL = fa.LocalSolver(learning_rate=0.1, max_epochs=2)
+PROBLEM, XS, YS = least_squares([3, 4, 2])
+FIELDS = {"x": np.zeros((4, 2)), "y": np.zeros(4)}
+PARTS = [[0, 1], [2, 3]]
+
+
+def data(fields=FIELDS, parts=PARTS, **kwargs):
+    return fa.FederatedData.from_arrays(fields, parts, **kwargs)
+
+
+def problem(**kwargs):
+    return fa.Problem(**dict(init=lambda key: jnp.zeros(2), loss=squared_error, data=data()) | kwargs)
+
+
+def simulate(algorithm=None, rounds=1, **kwargs):
+    return fa.simulate(PROBLEM, algorithm or fa.fedadmm(LOCAL), rounds=rounds, progress=False, **kwargs)
+
+
+NAN_ROW = {"x": np.array([[0.0, 0], [0, 0], [np.nan, 0], [0, 0]]), "y": np.zeros(4)}
+BAD = {
+    "client without rows": (lambda: data(parts=[[0, 1], []]), r"parts\[1\].*no rows"),
+    "row twice": (lambda: data(parts=[[0, 1, 0], [2]]), r"parts\[0\] gives row 0 twice"),
+    "row out of range": (lambda: data(parts=[[0, 1], [2, 4]]), r"parts\[1\] names row 4.*0 to 3"),
+    "negative row": (lambda: data(parts=[[0, 1], [-1]]), r"parts\[1\] names row -1"),
+    "rows not integers": (lambda: data(parts=[[0.5]]), r"parts\[0\] must be row numbers"),
+    "overlap": (lambda: data(parts=[[0, 1], [1, 2]]), "row 1 belongs to clients 0 and 1.*allow_overlap=True"),
+    "no clients": (lambda: data(parts=[]), "parts is empty"),
+    "unequal fields": (lambda: data({"x": np.zeros((4, 2)), "y": np.zeros(3)}), "same number of rows"),
+    "NaN in data": (lambda: data(NAN_ROW), r"fields\['x'\] is not finite in row 2"),
+    "weights of wrong length": (lambda: data(weights=[1.0]), r"weights has shape \(1,\) for 2 clients"),
+    "weights not positive": (lambda: data(weights=[1.0, 0.0]), "weights must be above 0, got 0 for client 1"),
+    "penalty zero": (lambda: fa.fedadmm(LOCAL, penalty=0), "penalty must be above 0, got 0"),
+    "penalty negative for one": (lambda: fa.fedadmm(LOCAL, penalty=[1, -2.0]), "penalty must be above 0, got -2 for client 1"),
+    "penalty not finite": (lambda: fa.fedadmm_insa(LOCAL, penalty=np.inf), "penalty must be finite, got inf"),
+    "penalty a word": (lambda: fa.fedprox(LOCAL, penalty="big"), "penalty must be a number, or one per client, got 'big'"),
+    "penalty a bool": (lambda: fa.fedprox(LOCAL, penalty=True), "penalty must be a number"),
+    "rate zero": (lambda: fa.LocalSolver(learning_rate=0.0), "learning_rate must be above 0"),
+    "rate NaN": (lambda: fa.LocalSolver(learning_rate=np.nan), "learning_rate must be finite"),
+    "mu": (lambda: fa.fedadmm_insa(LOCAL, mu=1.0), "mu must be above 1, got 1"),
+    "tau": (lambda: fa.penalties.residual_balancing(mu=5, tau=0.5), "tau must be above 1, got 0.5"),
+    "sigma factor one": (lambda: fa.fedadmm_in(LOCAL, sigma_factor=1.0), "sigma_factor must be below 1, got 1"),
+    "sigma factor zero": (lambda: fa.fedadmm_in(LOCAL, sigma_factor=0), "sigma_factor must be above 0"),
+    "c": (lambda: fa.fedadmm_in(LOCAL, c=0.0), "c must be above 0"),
+    "c and sigma": (lambda: fa.criteria.relative_residual(c=0.1, sigma=0.1), "one of c and sigma"),
+    "neither c nor sigma": (lambda: fa.criteria.relative_residual(), "one of c and sigma"),
+    "delta": (lambda: fa.fedadmm(LOCAL, delta=-0.1), "delta must be at least 0, got -0.1"),
+    "max_epochs": (lambda: fa.LocalSolver(0.1, max_epochs=0), "max_epochs must be at least 1, got 0"),
+    "max_epochs a fraction": (lambda: fa.LocalSolver(0.1, max_epochs=1.5), "max_epochs must be a whole number"),
+    "batch_size": (lambda: fa.LocalSolver(0.1, batch_size=0), "batch_size must be at least 1, got 0"),
+    "an optimizer, not a factory": (lambda: fa.LocalSolver(0.1, optimizer="sgd"), "optimizer must be a factory"),
+    "reference": (lambda: fa.fedadmm_in(LOCAL, reference="z"), "reference must be 'server' or 'client', got 'z'"),
+    "residual": (lambda: fa.fedadmm_in(LOCAL, residual="mean"), "residual must be 'exact' or .*got 'mean'"),
+    "average": (lambda: fa.fedavg(LOCAL, average="some"), "average must be 'selected' or 'all'"),
+    "unselected_penalty": (lambda: fa.fedadmm_insa(LOCAL, unselected_penalty="old"), "unselected_penalty must be"),
+    "client reference without client rows": (
+        lambda: fa.fedavg(LOCAL, criterion=fa.criteria.relative_residual(sigma=0.5, reference="client")),
+        "reference='client' needs .* average='all'",
+    ),
+    "participation zero": (lambda: simulate(participation=0), "participation .*1 to 3, got 0"),
+    "participation 0.0": (lambda: simulate(participation=0.0), "participation must be above 0"),
+    "participation above one": (lambda: simulate(participation=1.5), "participation .*at most 1, got 1.5"),
+    "participation above all": (lambda: simulate(participation=4), "participation .*1 to 3, got 4"),
+    "cohort repeated": (lambda: simulate(participation=[[1, 1]]), r"participation\[0\] names client 1 twice"),
+    "cohort unknown": (lambda: simulate(participation=[[0, 3]]), r"participation\[0\] names client 3.*0 to 2"),
+    "too few cohorts": (lambda: simulate(rounds=2, participation=[[0, 1]]), "cohorts of 1 rounds, but rounds is 2"),
+    "rounds": (lambda: simulate(rounds=0), "rounds must be at least 1"),
+    "seed": (lambda: simulate(seed=-1), "seed must be at least 0"),
+    "evaluate_every": (lambda: simulate(evaluate_every=0), "evaluate_every must be at least 1"),
+    "lanes": (lambda: fa.Execution(lanes=0), "lanes must be at least 1"),
+    "lanes a word": (lambda: fa.Execution(lanes="all"), "lanes must be a whole number or 'auto'"),
+    "population": (lambda: fa.Execution(population="cloud"), "population must be 'device'"),
+    "penalties of wrong length": (
+        lambda: simulate(fa.fedadmm(LOCAL, penalty=[1.0, 2.0])), "penalty has 2 entries for 3 clients"
+    ),
+    "rates of wrong length": (
+        lambda: simulate(fa.fedadmm(fa.LocalSolver(learning_rate=[0.1] * 4))), "learning_rate has 4 entries for 3"
+    ),
+    "c of wrong length": (lambda: simulate(fa.fedadmm_in(LOCAL, c=[0.1])), r"criterion.c has 1 entries for 3"),
+    "scalar loss": (
+        lambda: problem(loss=lambda w, b: jnp.mean(squared_error(w, b))), r"loss must return one value per example.*\(\)"
+    ),
+    "column loss": (
+        lambda: problem(loss=lambda w, b: squared_error(w, b)[:, None]), r"loss must return one value.*\(3, 1\)"
+    ),
+    "integer parameters": (lambda: problem(init=lambda key: jnp.zeros(2, jnp.int32)), "init returns .*int32.*floating"),
+    "no parameters": (lambda: problem(init=lambda key: {}), "init returns no parameters"),
+    "metrics without data": (lambda: problem(metrics={"error": squared_error}), "give eval_data"),
+    "scalar metric": (
+        lambda: problem(metrics={"m": lambda w, b: jnp.mean(squared_error(w, b))}, eval_data=FIELDS), r"metrics\['m'\]"
+    ),
+    "vector regularizer": (lambda: problem(regularizer=lambda w: w), "regularizer must return one number"),
+    "initial shape": (lambda: simulate(initial_params=np.zeros(4)), "initial_params must have the shapes"),
+    "initial dtype": (lambda: simulate(initial_params=np.zeros(5, int)), "initial_params has .*int64"),
+    "initial NaN": (lambda: simulate(initial_params=np.full(5, np.nan)), "initial_params is not finite"),
+    "alpha": (lambda: fa.partition.dirichlet([0, 1], 1, alpha=0), "alpha must be above 0"),
+    "min_size": (lambda: fa.partition.dirichlet([0, 1, 0], 2, alpha=1, min_size=2), "min_size=2 for 2 clients needs 4"),
+    "too many clients": (lambda: fa.partition.iid(3, 4), "num_clients=4 is more than the 3 examples"),
+    "too few shards": (lambda: fa.partition.shards(np.arange(10), 2, 2), "4 shards cannot hold 10 labels"),
+    "too many shards": (lambda: fa.partition.shards([0, 1, 0], 2, 2), "4 shards do not fit 3 examples"),
+    "labels not flat": (lambda: fa.partition.shards(np.zeros((3, 2)), 1), "labels must be one label per example"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_one_clear_line(name, monkeypatch):
+    call, message = BAD[name]
+    monkeypatch.setattr("fedjax_admm.rounds.device_rounds", None)  # nothing may be compiled, let alone run
+    monkeypatch.setattr("fedjax_admm.rounds.init_state", None)
+    with pytest.raises(ValueError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "message"), [([0, 0], "client 0 twice"), ([5], "client 5.*0 to 2"), ([], "integers"), ([0.5], "integers")]
+)
+def test_a_round_checks_its_cohort(cohort, message):
+    sim = fa.Simulation(PROBLEM, fa.fedadmm(LOCAL))
+    state = sim.init()
+    with pytest.raises(ValueError, match=message):
+        sim.round(state, cohort)
+
+
+def test_names_that_are_not_there():
+    sim = fa.Simulation(PROBLEM, fa.fedavg(LOCAL))
+    with pytest.raises(AttributeError, match="no 'duals' here: this algorithm keeps nothing"):
+        _ = sim.init().duals
+    result = simulate()
+    with pytest.raises(KeyError, match="no column 'los': there are round, loss"):
+        result.history["los"]
+    with pytest.raises(KeyError, match="no field 'epoch'"):
+        result.solves["epoch"]

@@ -1,0 +1,272 @@
+"""What holds for every algorithm: dtypes, structures, optimizers, failures, counting, compiling once."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from federations import GAMMA, least_squares, make_problem, ridge, squared_error
+
+import fedjax_admm as fa
+from fedjax_admm import aggregate, rounds
+from fedjax_admm.records import Clients
+
+LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
+ALGORITHMS = {
+    "fedavg": fa.fedavg(LOCAL),
+    "fedavg_all": fa.fedavg(LOCAL, average="all"),
+    "fedprox": fa.fedprox(LOCAL, penalty=0.5),
+    "fedadmm": fa.fedadmm(LOCAL, penalty=0.7),
+    "fedadmm_in": fa.fedadmm_in(LOCAL, penalty=0.7),
+    "fedadmm_insa": fa.fedadmm_insa(LOCAL, penalty=0.7, mu=1.5),
+    "fedadmm_insa_sent": fa.fedadmm_insa(LOCAL, penalty=0.7, mu=1.5, unselected_penalty="sent"),
+}
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
+SIZES = [6, 11, 3, 8]
+
+
+def run(problem, algorithm, rounds=3, **kwargs):
+    return fa.simulate(problem, algorithm, rounds=rounds, progress=False, **kwargs)
+
+
+@every_algorithm
+def test_learns_and_keeps_dtype(algorithm):
+    problem, *_ = least_squares(SIZES, heterogeneity=0.1)
+    for dtype in (jnp.float32, jnp.float64):
+        result = run(problem, algorithm, rounds=12, initial_params=jnp.zeros(5, dtype))
+        floats = [leaf for leaf in jax.tree.leaves(result.state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        assert {leaf.dtype for leaf in floats} == {jnp.dtype(dtype)}
+        assert result.history["loss"][-1] < 0.5 * result.history["loss"][0]
+
+
+@every_algorithm
+def test_single_precision_without_x64(algorithm):
+    with jax.enable_x64(False):
+        problem, *_ = least_squares(SIZES, dtype=np.float32)
+        result = run(problem, algorithm)
+        assert all(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(result.state))
+
+
+def deep_init(key):
+    return {"first": {"w": jnp.full((5, 3), 0.1), "b": jnp.zeros(3)}, "last": [jnp.full(3, 0.2)]}
+
+
+def deep_loss(params, batch):
+    hidden = jnp.tanh(batch["x"] @ params["first"]["w"] + params["first"]["b"])
+    return (hidden @ params["last"][0] - batch["y"]) ** 2
+
+
+@every_algorithm
+def test_nested_parameters(algorithm):
+    problem, *_ = least_squares(SIZES)
+    nested = fa.Problem(init=deep_init, loss=deep_loss, data=problem.data)
+    assert nested.num_params == 21
+    result = run(nested, algorithm, rounds=5)
+    assert jax.tree.structure(result.params) == jax.tree.structure(deep_init(None))
+    assert result.history["loss"][-1] < result.history["loss"][0]
+
+
+@every_algorithm
+@pytest.mark.parametrize("sizes", [[9], [1, 1], [1, 20]], ids=["one client", "single rows", "one row and many"])
+def test_small_federations(algorithm, sizes):
+    problem, *_ = least_squares(sizes)
+    result = run(problem, algorithm, rounds=2, participation=1.0)
+    assert result.cohorts.shape == (2, len(sizes))
+    assert np.isfinite(result.history["loss"]).all()
+
+
+def test_one_client_alone_minimises_its_own_loss():
+    problem, xs, ys = least_squares([12])
+    local = fa.LocalSolver(learning_rate=0.2, max_epochs=400)
+    result = run(problem, fa.fedadmm(local, penalty=0.1), rounds=30)
+    x, y = xs[0], ys[0]
+    exact = np.linalg.solve(x.T @ x / 12 + GAMMA * np.eye(5), x.T @ y / 12)
+    np.testing.assert_allclose(result.params, exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [optax.adam, optax.lbfgs, optax.adamw, optax.rmsprop])
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_any_optimizer(optimizer, batch_size):
+    """One client's solve against the same optimizer driven by hand on the same batches."""
+    from federations import epoch_order
+
+    problem, xs, ys = least_squares([10])
+    local = fa.LocalSolver(learning_rate=0.1, batch_size=batch_size, max_epochs=4, optimizer=optimizer)
+    result = run(problem, fa.fedprox(local, penalty=0.3), rounds=2)
+
+    order, center, evaluations = epoch_order(0, [10]), jnp.zeros(5), []
+    for k in range(2):
+        w, method, evaluated = center, optax.with_extra_args_support(optimizer(0.1)), 0
+        state = method.init(w)
+        for epoch in range(4):
+            rows = order(k, 0, epoch)
+            for start in range(0, 10, batch_size or 10):
+                part = rows[start : start + (batch_size or 10)]
+
+                def objective(w, part=part, center=center):
+                    batch = {"x": jnp.asarray(xs[0][part]), "y": jnp.asarray(ys[0][part])}
+                    return jnp.mean(squared_error(w, batch)) + ridge(w) + 0.15 * jnp.sum((w - center) ** 2)
+
+                value, grad = jax.value_and_grad(objective)(w)
+                updates, state = method.update(grad, state, w, value=value, grad=grad, value_fn=objective)
+                w = optax.apply_updates(w, updates)
+                searched = optax.tree.get_all_with_path(state, "num_linesearch_steps")
+                evaluated += len(part) * (1 + sum(int(steps) for _, steps in searched))
+        evaluations.append(evaluated)
+        center = w
+    np.testing.assert_allclose(result.params, center, rtol=1e-7)
+    np.testing.assert_array_equal(result.solves.gradient_samples[:, 0], evaluations)
+
+
+def test_a_full_gradient_in_several_pieces(monkeypatch):
+    """Clients larger than a piece: the same steps, line search included."""
+    problem, *_ = least_squares([23, 7, 40])
+    for optimizer in (optax.sgd, optax.lbfgs):
+        local = fa.LocalSolver(learning_rate=0.1, max_epochs=4, optimizer=optimizer)
+        whole = run(problem, fa.fedadmm_in(local, penalty=0.5, reference="client"))
+        monkeypatch.setattr("fedjax_admm.local_solver.FULL_GRADIENT_PIECE", 6)
+        pieces = run(problem, fa.fedadmm_in(local, penalty=0.5, reference="client"))
+        monkeypatch.undo()
+        np.testing.assert_allclose(pieces.params, whole.params, rtol=1e-9)
+        np.testing.assert_array_equal(pieces.solves.gradient_samples, whole.solves.gradient_samples)
+
+
+def test_nothing_compiles_twice():
+    problem, *_ = least_squares([5, 9, 7])
+    local = fa.LocalSolver(learning_rate=0.05, batch_size=3, max_epochs=3)
+    run(problem, fa.fedadmm_insa(local, penalty=0.7), rounds=4)
+    run(problem, fa.fedadmm_insa(local, penalty=0.7), rounds=7, evaluate_every=3)
+    before = rounds.device_rounds._cache_size()
+    other, *_ = least_squares([5, 9, 7], seed=4)
+    faster = fa.LocalSolver(learning_rate=0.02, batch_size=3, max_epochs=9)
+    run(other, fa.fedadmm_insa(faster, penalty=2, c=0.3, mu=3, tau=4, delta=0, sigma_factor=0.5), rounds=9, seed=8)
+    run(other, fa.fedadmm_insa(faster, penalty=1), rounds=8, evaluate_every=3)
+    assert rounds.device_rounds._cache_size() == before
+
+
+def test_rounds_in_one_dispatch_are_the_rounds_one_by_one():
+    problem, *_ = least_squares(SIZES)
+    algorithm = ALGORITHMS["fedadmm_insa"]
+    one, several = (run(problem, algorithm, rounds=7, participation=2, evaluate_every=n) for n in (1, 3))
+    np.testing.assert_array_equal(several.params, one.params)
+    for name in one.solves.names():
+        np.testing.assert_array_equal(several.solves[name], one.solves[name])
+    evaluated = [0, 3, 6, 7]
+    np.testing.assert_array_equal(np.flatnonzero(np.isfinite(several.history["loss"])), evaluated)
+    np.testing.assert_array_equal(several.history["loss"][evaluated], one.history["loss"][evaluated])
+
+
+def test_a_round_at_a_time_is_simulate():
+    problem, *_ = least_squares(SIZES)
+    sim = fa.Simulation(problem, ALGORITHMS["fedadmm_insa"], participation=0.5, seed=2)
+    state = sim.init()
+    for _ in range(3):
+        state, info = sim.round(state)
+    result = run(problem, ALGORITHMS["fedadmm_insa"], participation=0.5, seed=2)
+    np.testing.assert_array_equal(state.params, result.params)
+    np.testing.assert_array_equal(info.epochs, result.epochs[-1])
+
+
+def test_seeds():
+    problem, *_ = least_squares(SIZES)
+    first, again, other = (run(problem, ALGORITHMS["fedavg"], participation=2, seed=s) for s in (1, 1, 2))
+    np.testing.assert_array_equal(first.params, again.params)
+    assert not np.array_equal(first.cohorts, other.cohorts)
+    # Other algorithms see the same clients in the same order of rows.
+    np.testing.assert_array_equal(run(problem, ALGORITHMS["fedadmm"], participation=2, seed=1).cohorts, first.cohorts)
+
+
+def test_cohorts_are_uniform():
+    problem, *_ = least_squares([2] * 10)
+    sim = fa.Simulation(problem, ALGORITHMS["fedavg"], participation=0.3)
+    counts = np.bincount(np.concatenate([sim.cohorts[k] for k in range(2000)]), minlength=10)
+    assert counts.sum() == 6000
+    assert abs(counts - 600).max() < 5 * np.sqrt(2000 * 0.3 * 0.7)
+
+
+@every_algorithm
+def test_communicated_floats_and_history(algorithm):
+    problem, *_ = least_squares(SIZES)
+    history = run(problem, algorithm, participation=2).history
+    n = 5
+    up = n + 1 if "admm" in type(algorithm).__name__.lower() else n
+    if algorithm is ALGORITHMS["fedadmm_insa"]:
+        up = 2 * n + 1
+    np.testing.assert_array_equal(history["communicated_floats"], [0, *[2 * (n + up)] * 3])
+    names = ("round loss epochs_mean gradient_samples criterion_samples communicated_floats penalty_mean "
+             "lane_efficiency seconds eval_seconds failed_clients").split()  # fmt: skip
+    assert list(history) == names
+    assert list(history.to_pandas().columns) == names
+    np.testing.assert_array_equal(history["round"], range(4))
+
+
+def test_loss_and_metrics_are_those_of_the_data():
+    rng = np.random.default_rng(0)
+    xs, ys = [rng.normal(size=(n, 4)) for n in (700, 3, 401)], [rng.normal(size=n) for n in (700, 3, 401)]
+    test = {"x": rng.normal(size=(1203, 4)), "y": rng.normal(size=1203)}
+    alpha = np.array([0.2, 0.5, 0.3])
+    problem = make_problem(xs, ys, weights=alpha)
+    problem = fa.Problem(problem.init, squared_error, problem.data, ridge, test, {"test_loss": squared_error})
+    w = rng.normal(size=4)
+    result = run(problem, ALGORITHMS["fedavg"], rounds=1, initial_params=w)
+    loss = sum(a * np.mean((x @ w - y) ** 2) / 2 for a, x, y in zip(alpha, xs, ys, strict=True)) + GAMMA / 2 * w @ w
+    np.testing.assert_allclose(result.history["loss"][0], loss, rtol=1e-12)
+    np.testing.assert_allclose(result.history["test_loss"][0], np.mean((test["x"] @ w - test["y"]) ** 2) / 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("unselected", ["current", "sent"])
+def test_the_servers_sums_do_not_drift(unselected):
+    """After many rounds in single precision the sums are those of the clients' rows, summed exactly."""
+    problem, *_ = least_squares([4] * 30, dtype=np.float32)
+    local = fa.LocalSolver(learning_rate=0.05, batch_size=2, max_epochs=2)
+    algorithm = fa.fedadmm_insa(local, penalty=0.3, mu=1.2, unselected_penalty=unselected)
+    state = run(problem, algorithm, rounds=600, participation=3, evaluate_every=64,
+                initial_params=np.full(5, 100, np.float32)).state  # fmt: skip
+    clients = Clients(np.arange(30), problem.data.sizes, problem.data.weights, 30)
+    counted = state.penalties if unselected == "current" else state.sent_penalties
+    message = np.float64(counted)[:, None] * np.float64(state.client_params) - np.float64(state.duals)
+    exact = aggregate.exact(clients, message)
+    largest = np.abs(message).max()
+    np.testing.assert_allclose(np.float64(state.server.total.value), exact, atol=2e-6 * largest)
+    np.testing.assert_allclose(state.server.weight.value, aggregate.exact(clients, counted), rtol=2e-6)
+    np.testing.assert_allclose(algorithm.penalty_mean(state.server), np.mean(state.penalties), rtol=2e-6)
+
+
+def steep_for_some(w, batch):
+    return squared_error(w, batch) * jnp.where(batch["y"] > 50, 1e30, 1.0)
+
+
+@every_algorithm
+def test_a_client_that_fails_keeps_its_state(algorithm):
+    """Client 1's solve overflows: it is counted, keeps its rows and does not touch the server."""
+    rng = np.random.default_rng(0)
+    xs = [rng.normal(size=(6, 5)).astype(np.float32) for _ in range(3)]
+    ys = [rng.normal(size=6) for _ in range(3)]
+    bad = [ys[0], np.full(6, 100.0), ys[2]]
+    problem = make_problem(xs, bad, dtype=np.float32)
+    problem = fa.Problem(problem.init, steep_for_some, problem.data)
+    sim = fa.Simulation(problem, algorithm, participation=1.0, initial_params=np.zeros(5, np.float32))
+    state, info = sim.round(sim.init())
+    assert info.stop_reason.tolist()[1] == "failed" and "failed" not in info.stop_reason[[0, 2]]
+    without = fa.Simulation(problem, algorithm, participation=1.0, initial_params=np.zeros(5, np.float32))
+    alone, _ = without.round(without.init(), [0, 2])
+    np.testing.assert_allclose(state.params, alone.params, rtol=1e-6)
+    for now, start in zip(jax.tree.leaves(state.clients), jax.tree.leaves(sim.init().clients), strict=True):
+        np.testing.assert_array_equal(now[1], start[1])
+
+
+@every_algorithm
+def test_divergence_names_the_round_and_keeps_the_history(algorithm):
+    problem, *_ = least_squares(SIZES, dtype=np.float32)
+    wild = fa.LocalSolver(learning_rate=3.0, batch_size=4, max_epochs=2)
+    method = jax.tree.map(lambda x: x, algorithm)
+    object.__setattr__(method, "local", wild)
+    start = np.ones(5, np.float32)
+    with pytest.raises(fa.DivergenceError, match=r"^round \d+: .* not finite") as caught:
+        run(problem, method, rounds=300, initial_params=start, evaluate_every=5)
+    error = caught.value
+    assert 1 <= error.round <= 300 and error.quantity
+    assert len(error.history["round"]) == error.round
+    assert np.isfinite(error.history["loss"][0])
