@@ -1,6 +1,6 @@
 """fedjax_admm: a vectorized simulator of federated optimisation in JAX."""
 
-from . import criteria, penalties
+from . import algorithms, criteria, examples, models, penalties, problems
 from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, fedprox
 from .data import partition
 from .data.federated import FederatedData
@@ -24,13 +24,17 @@ __all__ = [
     "Solves",
     "State",
     "StopReason",
+    "algorithms",
     "criteria",
+    "examples",
     "fedadmm",
     "fedadmm_in",
     "fedadmm_insa",
     "fedavg",
     "fedprox",
+    "models",
     "partition",
     "penalties",
+    "problems",
     "simulate",
 ]

@@ -30,6 +30,7 @@ class RunningSum:
 
     @classmethod
     def of(cls, value: Any) -> RunningSum:
+        value = jax.tree.map(_at_least_single, value)
         return cls(high=value, low=jax.tree.map(jnp.zeros_like, value))
 
     @property
@@ -48,8 +49,17 @@ def _add_error(a: Array, b: Array, total: Array, low: Array) -> Array:
 
 
 def weighted(weights: Array, rows: Any) -> Any:
-    """sum_i weights_i rows_i over the leading axis, in the rows' dtypes."""
-    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1), rows)
+    """sum_i weights_i rows_i over the leading axis, in the rows' dtypes, but not below single precision."""
+
+    def total(leaf: Array) -> Array:
+        leaf = _at_least_single(leaf)
+        return jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1)
+
+    return jax.tree.map(total, rows)
+
+
+def _at_least_single(leaf: Array) -> Array:
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
 
 def exact(clients: Clients, rows: Any) -> Any:

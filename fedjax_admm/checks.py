@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import numbers
 from typing import Any
 
@@ -9,8 +10,15 @@ import jax
 import numpy as np
 
 
-def number(name: str, value: Any, *, above: float | None = None, at_least: float | None = None,
-           below: float | None = None, per_client: bool = False) -> Any:
+def number(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    per_client: bool = False,
+) -> Any:
     """A finite float within its bounds; with `per_client` also one value per client, [clients].
 
     Returns a Python float or a float64 NumPy array, so that a penalty of 1 and one of 1.0 are the same leaf
@@ -39,7 +47,7 @@ def number(name: str, value: Any, *, above: float | None = None, at_least: float
 
 
 def integer(name: str, value: Any, *, at_least: int, per_client: bool = False) -> Any:
-    """An integer of at least `at_least`; with `per_client` also one value per client, [clients]."""
+    """An integer from `at_least` to 2^31 - 1; with `per_client` also one value per client, [clients]."""
     if isinstance(value, jax.core.Tracer):
         return value
     kind = "a whole number, or one per client" if per_client else "a whole number"
@@ -47,7 +55,12 @@ def integer(name: str, value: Any, *, at_least: int, per_client: bool = False) -
     if array.ndim > (1 if per_client else 0) or array.size == 0:
         raise ValueError(f"{name} must be {kind}, got an array of shape {array.shape}")
     whole = np.isfinite(array) & (array == np.floor(array))
-    for holds, rule in ((whole, f"be {kind}"), (array >= at_least, f"be at least {at_least}")):
+    rules = (
+        (whole, f"be {kind}"),
+        (array >= at_least, f"be at least {at_least}"),
+        (array < 2**31, "be below 2147483648"),
+    )
+    for holds, rule in rules:
         if not np.all(holds):
             raise ValueError(f"{name} must {rule}, got {_first_offender(array, holds)}")
     return int(array) if array.ndim == 0 else array.astype(np.int32)
@@ -58,6 +71,13 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     if value not in options:
         words = " or ".join(repr(option) for option in options)
         raise ValueError(f"{name} must be {words}, got {value!r}")
+    return value
+
+
+def part(name: str, value: Any, member: str | None, maker: str) -> Any:
+    """A part of an algorithm: an object, not the function that makes it, with the member that the engine calls."""
+    if isinstance(value, type) or inspect.isfunction(value) or (member and not hasattr(value, member)):
+        raise ValueError(f"{name} must be an object made by {maker}, got {value!r}")
     return value
 
 

@@ -24,7 +24,7 @@ class Cohorts:
     def __init__(self, participation: Any, num_clients: int, seed: int) -> None:
         self.num_clients, self._seed = num_clients, seed
         self.given: np.ndarray | None = None
-        if np.ndim(participation) == 0:
+        if not isinstance(participation, (list, tuple)) and np.ndim(participation) == 0:
             self.size = _size(participation, num_clients)
         else:
             self.given = _given(participation, num_clients)
@@ -59,7 +59,7 @@ def check_cohort(cohort: Any, num_clients: int, name: str = "cohort") -> np.ndar
 
 
 def _size(participation: Any, num_clients: int) -> int:
-    value = participation.item() if isinstance(participation, (np.ndarray, np.generic)) else participation
+    value = participation.item() if hasattr(participation, "item") else participation
     if isinstance(value, int) and not isinstance(value, bool):
         if not 1 <= value <= num_clients:
             raise ValueError(f"participation as a number of clients must be 1 to {num_clients}, got {value}")
@@ -73,7 +73,10 @@ def _size(participation: Any, num_clients: int) -> int:
 
 
 def _given(participation: Any, num_clients: int) -> np.ndarray:
-    array = np.asarray(participation)
+    try:
+        array = np.asarray(participation)
+    except ValueError:
+        raise ValueError("participation as an array must have as many clients in every round") from None
     if array.ndim != 2 or array.size == 0:
         raise ValueError(f"participation as an array must be [rounds, cohort], got shape {array.shape}")
     for round, cohort in enumerate(array):

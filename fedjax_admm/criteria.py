@@ -96,6 +96,11 @@ class RelativeResidual:
         return self.sigma(progress) * progress.reference_residual
 
 
+def checked(criterion: Criterion | None) -> Criterion:
+    """A criterion as an algorithm's argument; None runs to the maximum."""
+    return checks.part("criterion", criterion or run_to_maximum(), "tolerance", "fa.criteria")
+
+
 def run_to_maximum() -> RunToMaximum:
     """Every solve does `max_epochs` epochs: Algorithm 1, FedAvg and FedProx as usually run.
 
@@ -139,8 +144,15 @@ def decaying_tolerance(eps: Any, factor: Any = 0.9, *, residual: str = "exact") 
     )
 
 
-def relative_residual(*, c: Any = None, sigma: Any = None, reference: str = "server", residual: str = "exact",
-                      sigma_factor: Any = 0.999, floor: Any = 0.0) -> RelativeResidual:
+def relative_residual(
+    *,
+    c: Any = None,
+    sigma: Any = None,
+    reference: str = "server",
+    residual: str = "exact",
+    sigma_factor: Any = 0.999,
+    floor: Any = 0.0,
+) -> RelativeResidual:
     """Stop when ||e(u)|| <= sigma ||e(reference)||, the paper's inexactness criterion (3.7).
 
     Give either `c`, the modulus of strong convexity, for sigma = sigma_factor * sqrt2 / (sqrt2 + sqrt(beta /

@@ -25,12 +25,17 @@ def piece_size(fields: Any) -> int:
 
 
 def evaluate(problem: Problem, params: Any) -> dict[str, float]:
-    """`loss`, sum_i alpha_i f_i(params) with the regulariser, and each metric's mean over `eval_data`."""
+    """`loss`, sum_i alpha_i f_i(params) with the regulariser, and each metric's mean over `eval_data`.
+
+    Where the problem's optimum is known, `excess_loss` is the loss above it.
+    """
     eval_rows = piece_size(problem.eval_data) if problem.metrics else 0
     sums = _sums(problem, params, piece_size(problem.data.fields), eval_rows)
     # The pieces are added on the host in double precision: 100,000 rows summed in single lose three digits.
     values = {name: float(np.sum(np.asarray(pieces, np.float64))) for name, pieces in sums.items()}
-    return {"loss": values.pop("loss") + values.pop("regularizer", 0.0), **values}
+    loss = values.pop("loss") + values.pop("regularizer", 0.0)
+    excess = {} if problem.optimal_loss is None else {"excess_loss": loss - float(problem.optimal_loss)}
+    return {"loss": loss, **excess, **values}
 
 
 @partial(jax.jit, static_argnames=("rows", "eval_rows"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array, lax
 
@@ -15,8 +16,10 @@ from .problem import Problem
 from .records import Subproblem
 from .trees import record, static
 
-# Rows of one piece of a full gradient: enough for matrix products, few enough for a CNN's activations.
-FULL_GRADIENT_PIECE = 256
+# Rows of one piece of a full gradient. At most so many: enough for matrix products, few enough for a CNN's
+# activations. Fewer where clients are small, so that nine tenths of the rows in all their pieces exist.
+FULL_GRADIENT_PIECES = (256, 128, 64, 32, 16, 8)
+LEAST_FILLED = 0.9
 
 
 @record
@@ -58,9 +61,14 @@ class LocalSolver:
     def full_gradient(self) -> bool:
         return self.batch_size is None
 
-    def rows_per_trip(self, largest_client: int) -> int:
-        """Rows of one gradient evaluation: a batch, or a piece of the full gradient."""
-        return min(self.batch_size or FULL_GRADIENT_PIECE, largest_client)
+    def rows_per_trip(self, sizes: np.ndarray) -> int:
+        """Rows of one gradient evaluation, for clients of these sizes: a batch, or a piece of the full gradient."""
+        largest = int(sizes.max())
+        if self.batch_size is not None:
+            return min(self.batch_size, largest)
+        pieces = sorted({min(piece, largest) for piece in FULL_GRADIENT_PIECES}, reverse=True)
+        filled = [sizes.sum() / (-(-sizes // piece) * piece).sum() for piece in pieces]
+        return next((p for p, share in zip(pieces, filled, strict=True) if share >= LEAST_FILLED), pieces[-1])
 
     def init(self, params: Any) -> Any:
         """The optimizer's state at the start of a solve."""
@@ -89,6 +97,7 @@ class ClientObjective:
         """The subproblem's objective with f_i's mean taken over the rows at `positions` where `mask` holds."""
         batch = self._problem.data.take(self._offset + positions)
         losses = self._problem.loss(params, batch)
+        losses = losses.astype(jnp.promote_types(losses.dtype, self._dtype))
         value = jnp.sum(jnp.where(mask, losses, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(losses.dtype)
         if self._problem.regularizer is not None:
             value += self._problem.regularizer(params)

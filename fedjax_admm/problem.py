@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,8 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .data.federated import FederatedData
+from .data.federated import FederatedData, check_rows
 from .trees import record, static
+
+# What the history calls its other columns.
+RESERVED = (
+    "round", "loss", "excess_loss", "regularizer", "epochs_mean", "gradient_samples", "criterion_samples",
+    "communicated_floats", "penalty_mean", "lane_efficiency", "seconds", "eval_seconds", "failed_clients",
+)  # fmt: skip
 
 
 @record
@@ -24,6 +31,7 @@ class Problem:
     regularizer: params -> scalar, added to every client's loss.
     eval_data: a pytree [rows, ...] on which the metrics are averaged.
     metrics: name -> (params, batch) -> [batch].
+    optimal_loss: min F where it is known; the history then has `excess_loss`, F(z) - optimal_loss.
 
     The functions are static and the data is an argument of what is compiled: another problem with the same
     functions and shapes compiles nothing. So define the functions once, at a module's top level.
@@ -41,11 +49,15 @@ class Problem:
     regularizer: Callable[[Any], Array] | None = static(default=None)
     eval_data: Any = None
     metrics: Any = static(default=())  # given as a mapping, kept as pairs (hashable)
+    optimal_loss: Any = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.metrics, Mapping):
-            object.__setattr__(self, "metrics", tuple(self.metrics.items()))
+        object.__setattr__(self, "metrics", tuple(dict(self.metrics).items()))
         self._check()
+
+    def with_optimum(self, optimal_loss: float) -> Problem:
+        """The same problem, with its least loss known."""
+        return dataclasses.replace(self, optimal_loss=optimal_loss)
 
     @property
     def params_shape(self) -> Any:
@@ -61,8 +73,12 @@ class Problem:
         check_params(self.params_shape, "init returns")
         if self.metrics and self.eval_data is None:
             raise ValueError("metrics are averaged over eval_data: give eval_data, or leave metrics out")
+        for name, _ in self.metrics:
+            if name in RESERVED:
+                raise ValueError(f"metrics must not be called {name!r}, which is a column of its own: rename it")
         self._check_per_example("loss", self.loss, self.data.fields)
         if self.eval_data is not None:
+            check_rows(self.eval_data, "eval_data")
             object.__setattr__(self, "eval_data", jax.tree.map(jnp.asarray, self.eval_data))
             for name, metric in self.metrics:
                 self._check_per_example(f"metrics[{name!r}]", metric, self.eval_data)
@@ -76,6 +92,8 @@ class Problem:
         batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((3, *leaf.shape[1:]), leaf.dtype), fields)
         value = jax.eval_shape(function, self.params_shape, batch)
         shape = getattr(value, "shape", None)
+        if shape == (3,) and name == "loss" and not jnp.issubdtype(value.dtype, jnp.floating):
+            raise ValueError(f"loss must return floating-point values, got {value.dtype}: it has no gradient")
         if shape != (3,):
             raise ValueError(
                 f"{name} must return one value per example, shape [batch], got shape {shape} for a batch of 3; "
@@ -91,6 +109,4 @@ def check_params(params: Any, name: str) -> None:
     for path, leaf in leaves:
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             place = jax.tree_util.keystr(path)
-            raise ValueError(
-                f"{name} parameters{place} of dtype {jnp.result_type(leaf)}: they must be floating point"
-            )
+            raise ValueError(f"{name} parameters{place} of dtype {jnp.result_type(leaf)}: they must be floating point")

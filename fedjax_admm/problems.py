@@ -21,7 +21,11 @@ def classification(model: Model) -> dict[str, Any]:
     """Softmax cross entropy of a model's logits [batch, classes] against integer labels, and the accuracy.
 
     Example:
-      >>> problem = fa.Problem(**fa.problems.classification(model), data=data, eval_data={"x": x, "y": y})
+      >>> test = {"x": np.zeros((4, 28, 28, 1), np.uint8), "y": np.arange(4)}
+      >>> data = fa.FederatedData.from_arrays(test, [[0, 1], [2, 3]])
+      >>> model = fa.models.logistic((28, 28, 1))
+      >>> fa.Problem(**fa.problems.classification(model), data=data, eval_data=test).num_params
+      7850
     """
     return {"init": model.init, "loss": CrossEntropy(model), "metrics": {"accuracy": Correct(model)}}
 
@@ -30,7 +34,9 @@ def regression(model: Model) -> dict[str, Any]:
     """Half the squared error of a model's outputs, [batch] or [batch, outputs], shaped as the targets.
 
     Example:
-      >>> problem = fa.Problem(**fa.problems.regression(fa.models.linear(5000)), data=data)
+      >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
+      >>> fa.Problem(**fa.problems.regression(fa.models.linear(4)), data=data).num_params
+      4
     """
     return {"init": model.init, "loss": HalfSquaredError(model)}
 

@@ -24,6 +24,7 @@ they measure.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -96,7 +97,7 @@ class Solves:
     gradient_samples: Array  # int32, per-example gradients computed, the criterion's included
     criterion_samples: Array  # int32, those of them that only the criterion asked for
     reference_residual: Array  # ||e|| at the reference point
-    final_residual: Array  # ||e|| when the criterion was last looked at, at the returned parameters
+    final_residual: Array  # ||e|| at the returned parameters; with "epoch_mean" the last epoch's mean
     sigma: Array  # the relative criterion's factor
     consensus_gap: Array  # ||u+ - z||
     movement: Array  # ||u+ - u||, where the algorithm keeps u
@@ -111,6 +112,16 @@ class Solves:
         if name not in self.names():
             raise KeyError(f"no field {name!r} of a solve: there are {', '.join(self.names())}")
         return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def keys(self) -> tuple[str, ...]:
+        """As `names`: with it, `dict(solves)` works."""
+        return self.names()
 
     @staticmethod
     def names() -> tuple[str, ...]:

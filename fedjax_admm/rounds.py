@@ -6,6 +6,7 @@ stacked state and runs several rounds in one dispatch.
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ class RoundInfo:
 
     solves: Solves  # [cohort]
     trips: Array  # trips of the lanes loop
+    rows: Array  # rows whose gradient those trips computed, line searches apart
     penalty_mean: Array
     finite: Array  # whether the server's parameters are, and any client's
 
@@ -35,7 +37,7 @@ class RoundInfo:
         """Room for the infos [rounds, ...] of several rounds."""
         whole, real = jnp.zeros((rounds, cohort), jnp.int32), jnp.zeros((rounds, cohort), dtype)
         solves = Solves(whole, whole, whole, real, real, real, real, real, whole.astype(jnp.int8))
-        return cls(solves, whole[:, 0], real[:, 0], jnp.ones((rounds,), bool))
+        return cls(solves, whole[:, 0], whole[:, 0], real[:, 0], jnp.ones((rounds,), bool))
 
 
 def clients_of(problem: Problem, ids: Array, dtype: Any) -> Clients:
@@ -81,14 +83,15 @@ def cohort_round(
     u = trees.where(ok, ended.params, jax.tree.map(lambda s, u: jnp.broadcast_to(s, u.shape), start, ended.params))
     record = _solves(job, ended, ok, u, params)
     solutions = Solutions(u, record.consensus_gap, record.movement)
+    unknown = trees.where(ok, solutions, jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), solutions))
+    record = dataclasses.replace(record, consensus_gap=unknown.consensus_gap, movement=unknown.movement)
     # A failed client has weight 0 and keeps its rows; if all failed, the server keeps its record as well.
     counted = Clients(cohort.ids, cohort.sizes, jnp.where(ok, cohort.weights, 0), cohort.population)
     new_params, new_server, new_rows = algorithm.update(params, server, rows, solutions, counted)
     any_ok = jnp.any(ok)
     new_params, new_server = trees.where(any_ok, (new_params, new_server), (params, server))
-    info = RoundInfo(
-        record, trips, algorithm.penalty_mean(new_server), any_ok & trees.all_finite(new_params)
-    )
+    finite = any_ok & trees.all_finite(new_params)
+    info = RoundInfo(record, trips, jnp.sum(ended.rows), algorithm.penalty_mean(new_server), finite)
     return new_params, new_server, trees.where(ok, new_rows, rows), info
 
 
@@ -100,7 +103,7 @@ def _solves(job: solves.Job, ended: solves.Carry, ok: Array, u: Any, z: Any) -> 
     sigma = jax.vmap(lambda job, carry: job.criterion.sigma(solves.progress(job, carry)))(job, ended)
     return Solves(
         epochs=ended.epoch,
-        gradient_samples=ended.samples,
+        gradient_samples=ended.rows + ended.search_samples,
         criterion_samples=ended.criterion_samples,
         reference_residual=ended.reference_residual,
         final_residual=ended.residual,

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tqdm.auto import tqdm
 
 from . import checks, rounds, shuffle, trees
 from .algorithms.base import Algorithm
@@ -17,6 +16,7 @@ from .cohorts import Cohorts, check_cohort
 from .evaluation import evaluate
 from .history import DivergenceError, History, Result
 from .problem import Problem, check_params
+from .progress import Progress
 from .records import Solves, State, StopReason
 
 MOST_ROUNDS_A_DISPATCH = 64  # so that progress shows and an interrupt is heard
@@ -51,9 +51,10 @@ class Execution:
         """The number of lanes for a cohort of this size."""
         if self.lanes != "auto":
             return min(int(self.lanes), cohort)
-        # A CPU is filled by the matrix products of a few clients, and few lanes end together; an accelerator
-        # wants all clients at once.
-        return min(4, cohort) if jax.default_backend() == "cpu" else cohort
+        # One client's matrix products fill a CPU, and a single lane never waits for another: on two cores it was
+        # the fastest or within noise of it for Example 1 and for logistic regression. An accelerator wants all
+        # clients at once (reasoned, not measured).
+        return 1 if jax.default_backend() == "cpu" else cohort
 
 
 class Simulation:
@@ -87,7 +88,7 @@ class Simulation:
         self.execution = execution or Execution()
         _check_client_axes(algorithm, problem.data.num_clients)
         self._initial_params = _checked_params(problem, initial_params)
-        self.rows_per_trip = algorithm.local.rows_per_trip(int(np.max(np.asarray(problem.data.sizes))))
+        self.rows_per_trip = algorithm.local.rows_per_trip(np.asarray(problem.data.sizes))
         self._init_key, self._order_key = jax.random.split(shuffle.root_key(self.seed))
         # The algorithm with its numbers on the device, in the parameters' dtype.
         dtype = trees.scalar_dtype(problem.params_shape if initial_params is None else self._initial_params)
@@ -98,14 +99,19 @@ class Simulation:
         params = self._initial_params
         if params is None:
             params = self.problem.init(self._init_key)
-        params = jax.tree.map(jnp.array, params)  # a copy: the round gives the state's buffers away
+            if not bool(trees.all_finite(params)):
+                raise ValueError("init returned parameters that are not finite: remove NaN and inf")
+        # A copy, since the round gives the state's buffers away; with its dtype named, since a weakly typed
+        # start (jnp.full) would make the second round another program.
+        params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), params)
         return rounds.init_state(self.problem, self._algorithm, params)
 
     def round(self, state: State, cohort: Any = None) -> tuple[State, Solves]:
         """One round: the next state and this round's solves [cohort].
 
         cohort: the clients that take part, [cohort]; by default those that the seed and the round's number
-        give. The state that went in is given away to the one that comes out, and cannot be used again.
+        give. The state that went in is given away to the one that comes out, and cannot be used again. Nothing is
+        raised if something is not finite: look at `info.stop_reason` and at the parameters.
         """
         number = int(state.round)
         known = self.problem.data.num_clients
@@ -153,7 +159,7 @@ def simulate(
     initial_params: z^0 instead of `problem.init`'s.
     evaluate_every: the loss and the metrics are computed at round 0, at every so many rounds and at the last.
         Rounds between are dispatched together.
-    progress: show a progress bar where the output is a terminal.
+    progress: show a bar in a terminal or notebook, and a line every few seconds elsewhere, on stderr.
 
     Raises `DivergenceError`, with the history so far, if the server's parameters or the loss stop being finite.
 
@@ -176,12 +182,12 @@ def simulate(
     )
     sim.cohorts.check_rounds(rounds)
     cohorts = np.stack([sim.cohorts[k] for k in range(rounds)])
-    most = min(evaluate_every, MOST_ROUNDS_A_DISPATCH, rounds)
+    most = min(evaluate_every, MOST_ROUNDS_A_DISPATCH)
     log = _Log(sim)
     state = sim.init()
     log.evaluate(state)
     solves: list[Solves] = []
-    with tqdm(total=rounds, unit="round", disable=None if progress else True) as bar:
+    with Progress(rounds, progress) as shown:
         done = 0
         while done < rounds:
             count = min(most, rounds - done, evaluate_every - done % evaluate_every)
@@ -196,10 +202,10 @@ def simulate(
             done += count
             if done % evaluate_every == 0 or done == rounds:
                 log.evaluate(state)
-            bar.update(count)
-            bar.set_postfix_str(log.summary())
+            shown.update(count, log.summary())
     every = jax.tree.map(lambda *blocks: np.concatenate(blocks), *solves)
-    return Result(params=state.params, state=state, cohorts=cohorts, solves=every, history=log.history())
+    params = jax.tree.map(jnp.copy, state.params)  # the result's own: its state may be given to another round
+    return Result(params=params, state=state, cohorts=cohorts, solves=every, history=log.history())
 
 
 class _Log:
@@ -207,33 +213,35 @@ class _Log:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._unmeasured = {"loss": np.nan, **{name: np.nan for name, _ in sim.problem.metrics}}
         self._num_params = sim.problem.num_params
         self._floats_up = sim.algorithm.floats_up(self._num_params)
         self._rows: list[dict[str, float]] = []
         self._last: dict[str, float] = {}
+        self._unmeasured: dict[str, float] = {}
 
     def evaluate(self, state: State) -> None:
         """Adds loss and metrics to the last row."""
         began = time.perf_counter()
         self._last = self._sim.evaluate(state)
         if not self._rows:
+            self._unmeasured = dict.fromkeys(self._last, np.nan)
             penalty_mean = float(self._sim.algorithm.penalty_mean(state.server))
             self._rows.append(self._row(0, penalty_mean=penalty_mean))
         self._rows[-1].update(self._last, eval_seconds=time.perf_counter() - began)
         if not np.isfinite(self._last["loss"]):
-            raise DivergenceError(len(self._rows) - 1, "the loss is", History(self._rows[:-1]))
+            raise DivergenceError(len(self._rows) - 1, "the loss", History(self._rows[:-1] or self._rows))
 
     def add_rounds(self, infos: rounds.RoundInfo, ran: int, seconds: float) -> None:
         """Adds the rows of the first `ran` rounds of a dispatch."""
-        executed = infos.trips * self._sim.execution.width(self._sim.cohorts.size) * self._sim.rows_per_trip
+        width = self._sim.execution.width(self._sim.cohorts.size)
+        executed = infos.trips.astype(np.int64) * width * self._sim.rows_per_trip
         for k in range(ran):
             solves = jax.tree.map(lambda leaf, k=k: leaf[k], infos.solves)
             failed = int(np.sum(solves.stop_code == StopReason.FAILED.code))
             cohort = solves.epochs.size
             if not infos.finite[k]:
                 all_failed = failed == cohort
-                quantity = "every selected client's solve is" if all_failed else "the server's parameters are"
+                quantity = "every selected client's solve" if all_failed else "the server's parameters"
                 raise DivergenceError(len(self._rows), quantity, self.history())
             samples = int(np.sum(solves.gradient_samples, dtype=np.int64))
             self._rows.append(
@@ -245,7 +253,7 @@ class _Log:
                     # The model goes down to every selected client; a failed solve has nothing to send.
                     communicated_floats=cohort * self._num_params + (cohort - failed) * self._floats_up,
                     penalty_mean=float(infos.penalty_mean[k]),
-                    lane_efficiency=samples / int(executed[k]),
+                    lane_efficiency=int(infos.rows[k]) / int(executed[k]),
                     seconds=seconds / ran,
                     failed_clients=failed,
                 )
@@ -255,7 +263,8 @@ class _Log:
         return History(self._rows)
 
     def summary(self) -> str:
-        return ", ".join(f"{name} {value:.4g}" for name, value in self._last.items())
+        shown = self._last | {"epochs": self._rows[-1]["epochs_mean"]}
+        return ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
 
     def _row(self, round: int, **values: float) -> dict[str, float]:
         start = {

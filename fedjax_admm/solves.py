@@ -50,8 +50,9 @@ class Carry(NamedTuple):
     value_sum: Array  # likewise the objective
     reference_residual: Array
     residual: Array  # at the last look; NaN if there was none since the parameters last moved
-    samples: Array
-    criterion_samples: Array
+    rows: Array  # whose gradient was computed
+    search_samples: Array  # gradients that a line search asked for besides
+    criterion_samples: Array  # those of `rows` that only the criterion asked for
     stop_code: Array
 
 
@@ -86,14 +87,23 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
         point = params
         if reference is not None and not start_is_reference:
             phase, point = REFERENCE, job.subproblem.previous if reference == "client" else server_params
+        zero = jnp.int32(0)
         return Carry(
-            phase=jnp.int32(phase), epoch=jnp.int32(0), position=jnp.int32(0),
-            order=shuffle.epoch_order(job.key, jnp.int32(0)), params=point,
+            phase=jnp.int32(phase),
+            epoch=zero,
+            position=zero,
+            order=shuffle.epoch_order(job.key, zero),
+            params=point,
             optimizer_state=job.solver.init(params),
-            residual_sum=optax.tree.zeros_like(params), value_sum=jnp.zeros((), dtype),
-            reference_residual=nan, residual=nan, samples=jnp.int32(0), criterion_samples=jnp.int32(0),
-            stop_code=jnp.int32(0),
-        )  # fmt: skip
+            residual_sum=optax.tree.zeros_like(params),
+            value_sum=jnp.zeros((), dtype),
+            reference_residual=nan,
+            residual=nan,
+            rows=zero,
+            search_samples=zero,
+            criterion_samples=zero,
+            stop_code=zero,
+        )
 
     def step(job: Job, carry: Carry) -> Carry:
         client = objective(job)
@@ -112,22 +122,21 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
                 residual_sum=add_scaled(carry.residual_sum, share, gradient),
                 value_sum=carry.value_sum + share.astype(dtype) * value.astype(dtype),
             )
-        evaluations = jnp.int32(1)
+        used = jnp.sum(mask, dtype=jnp.int32)
         if not full:
             params, optimizer_state, searched = job.solver.step(
                 carry.params, carry.optimizer_state, gradient, value,
                 lambda params: client.on_rows(params, positions, mask),
             )  # fmt: skip
             moves = busy & training
-            evaluations += jnp.where(moves, searched, 0)
             new = new._replace(
+                search_samples=carry.search_samples + jnp.where(moves, searched, 0) * used,
                 params=trees.where(moves, params, carry.params),
                 optimizer_state=trees.where(moves, optimizer_state, carry.optimizer_state),
             )
-        samples = jnp.sum(mask, dtype=jnp.int32) * evaluations
         return new._replace(
-            samples=carry.samples + samples,
-            criterion_samples=carry.criterion_samples + jnp.where(training, 0, samples),
+            rows=carry.rows + used,
+            criterion_samples=carry.criterion_samples + jnp.where(training, 0, used),
         )
 
     def at_turn(job: Job, carry: Carry) -> Array:
@@ -196,7 +205,7 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
         )
         stepped = seen._replace(
             params=params, optimizer_state=optimizer_state, epoch=seen.epoch + 1, residual=nan,
-            samples=seen.samples + searched * job.size,
+            search_samples=seen.search_samples + searched * job.size,
         )  # fmt: skip
         stopped = finish_if(jnp.bool_(True), seen, code, otherwise=TRAIN)
         stopped = stopped._replace(criterion_samples=seen.criterion_samples + job.size)

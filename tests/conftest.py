@@ -8,8 +8,6 @@ import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
-# Whatever widens a dtype or broadcasts ranks by accident fails here instead of slowing a user's run.
-jax.config.update("jax_numpy_dtype_promotion", "standard")
 
 SHARED = Path(__file__).parents[2] / "shared"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import lru_cache, partial
 
 import jax
@@ -43,7 +44,7 @@ def least_squares(sizes, dimension=5, seed=0, dtype=np.float64, heterogeneity=1.
 
 def make_problem(xs, ys, dtype=np.float64, **kwargs):
     offsets = np.cumsum([0, *map(len, xs)])
-    parts = [np.arange(a, b) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    parts = [np.arange(a, b) for a, b in itertools.pairwise(offsets)]
     fields = {"x": np.concatenate(xs).astype(dtype), "y": np.concatenate(ys).astype(dtype)}
     data = fa.FederatedData.from_arrays(fields, parts, **kwargs)
     return fa.Problem(init=initializer(xs[0].shape[1]), loss=squared_error, data=data, regularizer=ridge)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -57,6 +58,22 @@ BAD = {
     "delta": (lambda: fa.fedadmm(LOCAL, delta=-0.1), "delta must be at least 0, got -0.1"),
     "max_epochs": (lambda: fa.LocalSolver(0.1, max_epochs=0), "max_epochs must be at least 1, got 0"),
     "max_epochs a fraction": (lambda: fa.LocalSolver(0.1, max_epochs=1.5), "max_epochs must be a whole number"),
+    "max_epochs beyond int32": (lambda: fa.LocalSolver(0.1, max_epochs=3 * 10**9), "max_epochs must be below 2147483648"),
+    "metric called loss": (lambda: problem(metrics={"loss": squared_error}, eval_data=FIELDS), "metrics must not be called 'loss'"),
+    "metric called seconds": (lambda: problem(metrics={"seconds": squared_error}, eval_data=FIELDS), "called 'seconds'"),
+    "NaN in eval_data": (lambda: problem(metrics={"m": squared_error}, eval_data=NAN_ROW), r"eval_data\['x'\] is not finite in row 2"),
+    "unequal eval_data": (lambda: problem(eval_data={"x": np.zeros((4, 2)), "y": np.zeros(3)}), "eval_data must be arrays with"),
+    "empty eval_data": (lambda: problem(eval_data={"x": np.zeros((0, 2)), "y": np.zeros(0)}), "eval_data has no rows"),
+    "integer loss": (lambda: problem(loss=lambda w, b: jnp.argmax(b["x"], -1)), "loss must return floating-point values"),
+    "parts in two dimensions": (lambda: data(parts=[[[0], [1]]]), r"parts\[0\] must be row numbers.*\(2, 1\)"),
+    "a rate for a solver": (lambda: fa.fedavg(0.1), "local must be an object made by fa.LocalSolver"),
+    "criterion not called": (lambda: fa.fedadmm(LOCAL, criterion=fa.criteria.run_to_maximum), "criterion must be an object"),
+    "rule not called": (lambda: fa.fedadmm(LOCAL, penalty_rule=fa.penalties.constant), "penalty_rule must be an object"),
+    "ragged cohorts": (lambda: simulate(participation=[[0, 1], [2]]), "as many clients in every round"),
+    "init not finite": (
+        lambda: fa.Simulation(problem(init=lambda key: jnp.full(2, jnp.nan)), fa.fedadmm(LOCAL)).init(),
+        "init returned parameters that are not finite",
+    ),
     "batch_size": (lambda: fa.LocalSolver(0.1, batch_size=0), "batch_size must be at least 1, got 0"),
     "an optimizer, not a factory": (lambda: fa.LocalSolver(0.1, optimizer="sgd"), "optimizer must be a factory"),
     "reference": (lambda: fa.fedadmm_in(LOCAL, reference="z"), "reference must be 'server' or 'client', got 'z'"),
@@ -123,7 +140,8 @@ def test_one_clear_line(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cohort", "message"), [([0, 0], "client 0 twice"), ([5], "client 5.*0 to 2"), ([], "integers"), ([0.5], "integers")]
+    ("cohort", "message"),
+    [([0, 0], "client 0 twice"), ([5], "client 5.*0 to 2"), ([], "integers"), ([0.5], "integers")],
 )
 def test_a_round_checks_its_cohort(cohort, message):
     sim = fa.Simulation(PROBLEM, fa.fedadmm(LOCAL))
@@ -141,3 +159,16 @@ def test_names_that_are_not_there():
         result.history["los"]
     with pytest.raises(KeyError, match="no field 'epoch'"):
         result.solves["epoch"]
+
+
+def test_numbers_that_single_precision_cannot_hold():
+    with jax.enable_x64(False):
+        with pytest.raises(ValueError, match=r"fields\['x'\] is not finite in row 1 as float32"):
+            data({"x": np.array([0.0, 1e300, 0, 0])})
+        with pytest.raises(ValueError, match=r"fields\['x'\] is not finite in row 3 as int32"):
+            data({"x": np.array([0, 1, 2, 2**40])})
+
+
+@pytest.mark.parametrize("participation", [np.int64(2), jnp.int32(2), np.float32(0.67), 2])
+def test_forms_of_participation(participation):
+    assert fa.Simulation(PROBLEM, fa.fedadmm(LOCAL), participation=participation).cohorts.size == 2

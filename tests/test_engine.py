@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,16 +17,23 @@ from fedjax_admm import aggregate, rounds
 from fedjax_admm.records import Clients
 
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
-ALGORITHMS = {
-    "fedavg": fa.fedavg(LOCAL),
-    "fedavg_all": fa.fedavg(LOCAL, average="all"),
-    "fedprox": fa.fedprox(LOCAL, penalty=0.5),
-    "fedadmm": fa.fedadmm(LOCAL, penalty=0.7),
-    "fedadmm_in": fa.fedadmm_in(LOCAL, penalty=0.7),
-    "fedadmm_insa": fa.fedadmm_insa(LOCAL, penalty=0.7, mu=1.5),
-    "fedadmm_insa_sent": fa.fedadmm_insa(LOCAL, penalty=0.7, mu=1.5, unselected_penalty="sent"),
+
+
+def made(name, **options):
+    """An algorithm by its constructor's name, with a penalty where it takes one."""
+    maker = getattr(fa.algorithms, name)
+    penalty = {"penalty": 0.7} if "penalty" in inspect.signature(maker).parameters else {}
+    return maker(LOCAL, **penalty, **options)
+
+
+# Whatever `fedjax_admm.algorithms` has is held to the contracts below, and a few variants.
+ALGORITHMS = {name: made(name) for name in fa.algorithms.__all__} | {
+    "fedavg_all": made("fedavg", average="all"),
+    "fedadmm_insa_sent": made("fedadmm_insa", mu=1.5, unselected_penalty="sent"),
 }
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
+# One that keeps nothing, one that keeps parameters, one that keeps everything.
+each_kind = pytest.mark.parametrize("algorithm", [ALGORITHMS[k] for k in ("fedavg", "fedavg_all", "fedadmm_insa_sent")])
 SIZES = [6, 11, 3, 8]
 
 
@@ -41,7 +51,7 @@ def test_learns_and_keeps_dtype(algorithm):
         assert result.history["loss"][-1] < 0.5 * result.history["loss"][0]
 
 
-@every_algorithm
+@each_kind
 def test_single_precision_without_x64(algorithm):
     with jax.enable_x64(False):
         problem, *_ = least_squares(SIZES, dtype=np.float32)
@@ -58,7 +68,7 @@ def deep_loss(params, batch):
     return (hidden @ params["last"][0] - batch["y"]) ** 2
 
 
-@every_algorithm
+@each_kind
 def test_nested_parameters(algorithm):
     problem, *_ = least_squares(SIZES)
     nested = fa.Problem(init=deep_init, loss=deep_loss, data=problem.data)
@@ -68,8 +78,8 @@ def test_nested_parameters(algorithm):
     assert result.history["loss"][-1] < result.history["loss"][0]
 
 
-@every_algorithm
-@pytest.mark.parametrize("sizes", [[9], [1, 1], [1, 20]], ids=["one client", "single rows", "one row and many"])
+@each_kind
+@pytest.mark.parametrize("sizes", [[9], [1, 20]], ids=["one client", "one row and many"])
 def test_small_federations(algorithm, sizes):
     problem, *_ = least_squares(sizes)
     result = run(problem, algorithm, rounds=2, participation=1.0)
@@ -86,7 +96,7 @@ def test_one_client_alone_minimises_its_own_loss():
     np.testing.assert_allclose(result.params, exact, rtol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", [optax.adam, optax.lbfgs, optax.adamw, optax.rmsprop])
+@pytest.mark.parametrize("optimizer", [optax.adam, optax.lbfgs])
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_any_optimizer(optimizer, batch_size):
     """One client's solve against the same optimizer driven by hand on the same batches."""
@@ -126,7 +136,7 @@ def test_a_full_gradient_in_several_pieces(monkeypatch):
     for optimizer in (optax.sgd, optax.lbfgs):
         local = fa.LocalSolver(learning_rate=0.1, max_epochs=4, optimizer=optimizer)
         whole = run(problem, fa.fedadmm_in(local, penalty=0.5, reference="client"))
-        monkeypatch.setattr("fedjax_admm.local_solver.FULL_GRADIENT_PIECE", 6)
+        monkeypatch.setattr("fedjax_admm.local_solver.FULL_GRADIENT_PIECES", (6,))
         pieces = run(problem, fa.fedadmm_in(local, penalty=0.5, reference="client"))
         monkeypatch.undo()
         np.testing.assert_allclose(pieces.params, whole.params, rtol=1e-9)
@@ -144,6 +154,32 @@ def test_nothing_compiles_twice():
     run(other, fa.fedadmm_insa(faster, penalty=2, c=0.3, mu=3, tau=4, delta=0, sigma_factor=0.5), rounds=9, seed=8)
     run(other, fa.fedadmm_insa(faster, penalty=1), rounds=8, evaluate_every=3)
     assert rounds.device_rounds._cache_size() == before
+
+
+def weak_init(key):
+    return jnp.full(5, 0.1)  # weakly typed
+
+
+def test_the_loss_is_traced_once(monkeypatch):
+    """Counted by the loss itself, over rounds, runs, hyperparameters and new problems of the same shapes."""
+    calls = []
+
+    def counted(w, batch):
+        calls.append(1)
+        return squared_error(w, batch)
+
+    data, other = (least_squares([5, 9], seed=seed)[0].data for seed in (0, 1))
+    problem = fa.Problem(init=weak_init, loss=counted, data=data)
+    sim = fa.Simulation(problem, ALGORITHMS["fedadmm_insa"])
+    state, _ = sim.round(sim.init())
+    run(problem, ALGORITHMS["fedadmm_insa"])
+    after_first = len(calls)
+    for _ in range(2):
+        state, _ = sim.round(state)
+    again = fa.Problem(init=weak_init, loss=counted, data=other)
+    faster = fa.LocalSolver(learning_rate=0.2, batch_size=4, max_epochs=7)
+    run(again, fa.fedadmm_insa(faster, penalty=3, c=0.2, mu=2, tau=3, delta=0.5), rounds=5, seed=3)
+    assert len(calls) == after_first
 
 
 def test_rounds_in_one_dispatch_are_the_rounds_one_by_one():
@@ -213,7 +249,9 @@ def test_loss_and_metrics_are_those_of_the_data():
     result = run(problem, ALGORITHMS["fedavg"], rounds=1, initial_params=w)
     loss = sum(a * np.mean((x @ w - y) ** 2) / 2 for a, x, y in zip(alpha, xs, ys, strict=True)) + GAMMA / 2 * w @ w
     np.testing.assert_allclose(result.history["loss"][0], loss, rtol=1e-12)
-    np.testing.assert_allclose(result.history["test_loss"][0], np.mean((test["x"] @ w - test["y"]) ** 2) / 2, rtol=1e-12)
+    np.testing.assert_allclose(
+        result.history["test_loss"][0], np.mean((test["x"] @ w - test["y"]) ** 2) / 2, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("unselected", ["current", "sent"])
@@ -253,6 +291,7 @@ def test_a_client_that_fails_keeps_its_state(algorithm):
     without = fa.Simulation(problem, algorithm, participation=1.0, initial_params=np.zeros(5, np.float32))
     alone, _ = without.round(without.init(), [0, 2])
     np.testing.assert_allclose(state.params, alone.params, rtol=1e-6)
+    assert np.isnan(info.consensus_gap[1]) and np.isnan(info.movement[1])  # nothing was measured
     for now, start in zip(jax.tree.leaves(state.clients), jax.tree.leaves(sim.init().clients), strict=True):
         np.testing.assert_array_equal(now[1], start[1])
 
@@ -270,3 +309,82 @@ def test_divergence_names_the_round_and_keeps_the_history(algorithm):
     assert 1 <= error.round <= 300 and error.quantity
     assert len(error.history["round"]) == error.round
     assert np.isfinite(error.history["loss"][0])
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def lowered_round(problem, algorithm, cohort):
+    sim = fa.Simulation(problem, algorithm, participation=cohort)
+    ids, one = jnp.zeros((1, cohort), jnp.int32), jnp.int32(1)
+    arguments = (sim.problem, sim._algorithm, sim.init(), sim._order_key, ids, one)
+    return rounds.device_rounds.lower(*arguments, width=2, rows_per_trip=sim.rows_per_trip)
+
+
+def test_a_rounds_cost_does_not_grow_with_the_population():
+    """The stacked state is updated in place, and what is computed depends on the cohort alone."""
+    dimension = 500
+    flops = []
+    for clients in (50, 1000):
+        problem, *_ = least_squares([2] * clients, dimension=dimension)
+        compiled = lowered_round(problem, fa.fedadmm_insa(LOCAL), cohort=4).compile()
+        memory = compiled.memory_analysis()
+        rows = 2 * clients * dimension * 8  # client_params and duals
+        assert memory.alias_size_in_bytes >= rows
+        assert memory.temp_size_in_bytes < 100 * dimension * 8
+        flops.append(compiled.cost_analysis()["flops"])
+    assert flops[1] < 1.05 * flops[0]
+
+
+def test_a_state_is_given_away():
+    problem, *_ = least_squares(SIZES)
+    start = jnp.ones(5)
+    sim = fa.Simulation(problem, ALGORITHMS["fedadmm"], initial_params=start)
+    state = sim.init()
+    new, _ = sim.round(state)
+    assert state.client_params.is_deleted() and not new.client_params.is_deleted()
+    assert not start.is_deleted()
+
+
+def test_data_is_an_argument_and_not_a_constant():
+    """Rows baked into the program would make it as large as the data."""
+    problem, *_ = least_squares([2000, 2000])
+    text = lowered_round(problem, ALGORITHMS["fedadmm_in"], cohort=2).as_text()
+    assert len(text) < 1_000_000
+
+
+def test_a_result_keeps_its_parameters():
+    problem, *_ = least_squares(SIZES)
+    result = run(problem, ALGORITHMS["fedadmm"])
+    sim = fa.Simulation(problem, ALGORITHMS["fedadmm"])
+    sim.round(result.state)
+    assert np.isfinite(np.asarray(result.params)).all()
+
+
+def test_the_parts_of_insa_are_insa():
+    problem, *_ = least_squares(SIZES)
+    parts = fa.fedadmm(
+        LOCAL,
+        penalty=0.7,
+        delta=0.01,
+        criterion=fa.criteria.relative_residual(c=0.01),
+        penalty_rule=fa.penalties.residual_balancing(5.0, 2.0),
+    )
+    whole, mixed = (run(problem, a, participation=2) for a in (made("fedadmm_insa"), parts))
+    np.testing.assert_array_equal(mixed.params, whole.params)
+    np.testing.assert_array_equal(mixed.history["communicated_floats"], whole.history["communicated_floats"])
+
+
+def test_solves_are_a_mapping():
+    problem, *_ = least_squares(SIZES)
+    solves = run(problem, ALGORITHMS["fedadmm_in"]).solves
+    assert "epochs" in solves and "stop_reason" in list(solves) and "stop_code" not in solves
+    assert {np.shape(values) for values in dict(solves).values()} == {(3, 4)}
+
+
+def test_half_precision_sums_do_not_drift():
+    problem, *_ = least_squares([4] * 20, dtype=np.float32)
+    algorithm = fa.fedavg(fa.LocalSolver(learning_rate=0.05, batch_size=2), average="all")
+    state = run(problem, algorithm, rounds=200, participation=3, evaluate_every=64,
+                initial_params=jnp.ones(5, jnp.bfloat16)).state  # fmt: skip
+    assert state.params.dtype == jnp.bfloat16
+    mean = np.mean(np.asarray(state.client_params, np.float64), axis=0)
+    np.testing.assert_allclose(np.asarray(state.params, np.float64), mean, rtol=2**-7)

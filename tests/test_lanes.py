@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from federations import least_squares
 from scipy import stats
@@ -142,7 +143,8 @@ def test_unequal_clients_waste_little():
     assert max(sizes) > 10 * min(sizes)
     problem, *_ = least_squares(sizes, dimension=3)
     local = fa.LocalSolver(learning_rate=0.02, batch_size=20, max_epochs=5)
-    for algorithm in (fa.fedavg(local), fa.fedadmm_in(local, penalty=1.0)):
+    full = fa.LocalSolver(learning_rate=0.02, max_epochs=5)
+    for algorithm in (fa.fedavg(local), fa.fedadmm_in(local, penalty=1.0), fa.fedadmm_in(full, penalty=1.0)):
         result = fa.simulate(problem, algorithm, rounds=4, progress=False, execution=fa.Execution(lanes=4))
         assert result.history["lane_efficiency"][1:].min() >= 0.85
 
@@ -153,3 +155,12 @@ def test_lane_efficiency_is_useful_over_executed():
     result = fa.simulate(problem, fa.fedavg(local), rounds=1, progress=False, execution=fa.Execution(lanes=2))
     # 8 + 24 useful rows in six trips of two lanes of four rows.
     assert result.history["lane_efficiency"][1] == 32 / 48
+
+
+def test_a_line_search_is_not_a_lane():
+    """Its evaluations are gradients, but not trips: efficiency stays below one."""
+    problem, *_ = least_squares([8, 5])
+    local = fa.LocalSolver(learning_rate=1.0, max_epochs=3, optimizer=optax.lbfgs)
+    result = fa.simulate(problem, fa.fedprox(local, penalty=0.1), rounds=1, progress=False)
+    assert result.history["gradient_samples"][1] > 3 * 13
+    assert 0.5 < result.history["lane_efficiency"][1] <= 1

@@ -93,9 +93,8 @@ class FedADMM:
         return server.penalty_mean.value
 
     def floats_up(self, num_params: int) -> int:
-        # A penalty that changes after the message was sent makes the server need u and lambda apart.
-        apart = self.unselected_penalty == "current" and not isinstance(self.penalty_rule, penalties.Constant)
-        return (2 if apart else 1) * num_params + 1
+        # To count a client with a penalty that changes after its message, the server needs u and lambda apart.
+        return (2 if self.unselected_penalty == "current" else 1) * num_params + 1
 
     def _aggregate(self, z: Any, total: Any, weight: Array) -> Any:
         """(3.1): z_hat = total / weight, then the memory z+ = (z_hat + delta z) / (1 + delta)."""
@@ -115,7 +114,7 @@ def fedadmm(
     delta: float = 0.0,
     criterion: Criterion | None = None,
     penalty_rule: PenaltyRule | None = None,
-    unselected_penalty: str = "current",
+    unselected_penalty: str | None = None,
 ) -> FedADMM:
     """FedADMM (Algorithm 1), and by its arguments every mixture of the paper's parts.
 
@@ -131,15 +130,17 @@ def fedadmm(
     penalty_rule: how beta_i changes after a solve; by default not at all.
     unselected_penalty: with which penalty the server counts a client that it did not select: its "current" one
         (Algorithm 3 read literally; needs u and lambda apart, so 2 n + 1 floats up) or the one last "sent"
-        (n + 1 floats up). Without a penalty rule they are the same, and n + 1 floats suffice.
+        (n + 1 floats up). By default "sent" without a penalty rule, where they are the same, else "current".
 
     >>> fedadmm(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).delta
     0.0
     """
+    if unselected_penalty is None:
+        unselected_penalty = "sent" if penalty_rule is None or penalty_rule == penalties.constant() else "current"
     return FedADMM(
-        local=local,
-        criterion=criteria.run_to_maximum() if criterion is None else criterion,
-        penalty_rule=penalties.constant() if penalty_rule is None else penalty_rule,
+        local=checks.part("local", local, "step", "fa.LocalSolver(...)"),
+        criterion=criteria.checked(criterion),
+        penalty_rule=checks.part("penalty_rule", penalty_rule or penalties.constant(), None, "fa.penalties"),
         penalty=checks.number("penalty", penalty, above=0, per_client=True),
         delta=checks.number("delta", delta, at_least=0),
         unselected_penalty=checks.choice("unselected_penalty", unselected_penalty, ("current", "sent")),

@@ -46,10 +46,10 @@ class Averaging:
     ) -> tuple[Any, Any, dict[str, Any]]:
         if self.average == "selected":
             share = cohort.weights / jnp.sum(cohort.weights)
-            return weighted(share, solutions.params), server, {}
+            return optax.tree.cast_like(weighted(share, solutions.params), params), server, {}
         change = optax.tree.sub(solutions.params, rows["client_params"])
         total = server["total"].add(weighted(cohort.weights, change))
-        return total.value, server | {"total": total}, {"client_params": solutions.params}
+        return optax.tree.cast_like(total.value, params), server | {"total": total}, {"client_params": solutions.params}
 
     def penalty_mean(self, server: Any) -> Array:
         return server["penalty_mean"]
@@ -92,7 +92,8 @@ def fedprox(
 
 def _averaging(local: LocalSolver, penalty: Any, average: str, criterion: Criterion | None) -> Averaging:
     checks.choice("average", average, ("selected", "all"))
-    criterion = criteria.run_to_maximum() if criterion is None else criterion
+    checks.part("local", local, "step", "fa.LocalSolver(...)")
+    criterion = criteria.checked(criterion)
     if criterion.reference == "client" and average != "all":
         raise ValueError("reference='client' needs each client's former parameters: use average='all'")
     return Averaging(local=local, criterion=criterion, penalty=penalty, average=average)

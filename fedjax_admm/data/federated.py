@@ -46,7 +46,7 @@ class FederatedData:
         Integer images stay integers: let the model's first operation scale them.
         """
         host = jax.tree.map(np.asarray, fields)
-        num_rows = _num_rows(host)
+        num_rows = _num_rows(host, "fields")
         parts = [_rows_of_client(i, part, num_rows) for i, part in enumerate(parts)]
         if not parts:
             raise ValueError("parts is empty: give the rows of at least one client")
@@ -58,7 +58,7 @@ class FederatedData:
                 f"parts: row {overlap} belongs to clients {first} and {second}; "
                 "if clients may share rows, pass allow_overlap=True"
             )
-        _check_finite(host)
+        _check_finite(host, "fields")
         sizes = np.array([len(part) for part in parts])
         if overlap is None:
             in_order = len(index) == num_rows and np.array_equal(index, np.arange(num_rows))
@@ -101,22 +101,30 @@ class FederatedData:
         )
 
 
-def _num_rows(fields: Any) -> int:
+def check_rows(fields: Any, name: str) -> None:
+    """Arrays with as many rows each, at least one, that are finite and stay so on the device."""
+    host = jax.tree.map(np.asarray, fields)
+    if _num_rows(host, name) == 0:
+        raise ValueError(f"{name} has no rows: give at least one, or leave it out")
+    _check_finite(host, name)
+
+
+def _num_rows(fields: Any, name: str) -> int:
     leaves = jax.tree.leaves(fields)
     lengths = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
     if len(lengths) != 1 or None in lengths:
-        raise ValueError(
-            f"fields must be arrays with the same number of rows, got shapes {[leaf.shape for leaf in leaves]}"
-        )
+        shapes = [leaf.shape for leaf in leaves]
+        raise ValueError(f"{name} must be arrays with the same number of rows, got shapes {shapes}")
     return lengths.pop()
 
 
 def _rows_of_client(i: int, part: Any, num_rows: int) -> np.ndarray:
     rows = np.asarray(part)
-    if rows.ndim != 1 or rows.size == 0:
+    if rows.size == 0:
         raise ValueError(f"parts[{i}]: client {i} has no rows; give it at least one or leave the client out")
-    if not np.issubdtype(rows.dtype, np.integer):
-        raise ValueError(f"parts[{i}] must be row numbers (integers), got dtype {rows.dtype}")
+    if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
+        raise ValueError(f"parts[{i}] must be row numbers, integers [rows], got {rows.dtype} of shape {rows.shape}")
+    rows = rows.astype(np.int64)
     outside = (rows < 0) | (rows >= num_rows)
     if outside.any():
         raise ValueError(f"parts[{i}] names row {rows[outside][0]}, but the rows are 0 to {num_rows - 1}")
@@ -132,17 +140,26 @@ def _shared_row(index: np.ndarray, num_rows: int) -> int | None:
     return int(shared[0]) if shared.size else None
 
 
-def _check_finite(fields: Any) -> None:
+def _check_finite(fields: Any, name: str) -> None:
+    """Every number must be one on the device too, where 64 bits may become 32."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(fields):
-        if not np.issubdtype(leaf.dtype, np.inexact):
-            continue
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
         step = max(1, _CHECK_BYTES // max(1, leaf[:1].nbytes))
         for start in range(0, len(leaf), step):
-            piece = leaf[start : start + step]
-            if not np.isfinite(piece).all():
-                row = start + int(np.argwhere(~np.isfinite(piece))[0][0])
-                name = jax.tree_util.keystr(path) or "the data"
-                raise ValueError(f"fields{name} is not finite in row {row}: remove or fill NaN and inf")
+            kept = _kept(leaf[start : start + step], dtype)
+            if not kept.all():
+                row = start + int(np.argwhere(~kept)[0][0])
+                place = f"{name}{jax.tree_util.keystr(path)}"
+                raise ValueError(f"{place} is not finite in row {row} as {dtype}: remove or fill NaN, inf and the like")
+
+
+def _kept(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if jnp.issubdtype(values.dtype, jnp.inexact):
+        with np.errstate(over="ignore"):
+            return np.isfinite(values.astype(dtype, copy=False))
+    if dtype != values.dtype and jnp.issubdtype(values.dtype, jnp.integer):
+        return (values >= jnp.iinfo(dtype).min) & (values <= jnp.iinfo(dtype).max)
+    return np.ones(1, bool)
 
 
 def _weights(weights: Any, sizes: np.ndarray) -> np.ndarray:

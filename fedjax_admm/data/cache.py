@@ -1,0 +1,130 @@
+"""Decoded arrays on disk: written whole or not at all, checked on reading, tied to their source by a key.
+
+A cache file is an uncompressed `.npz` (NumPy can open it). Its members carry the zip format's CRC-32, and
+one member, `key`, is the text that describes the source the arrays were decoded from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+_CHUNK = 1 << 20  # bytes a read: the arrays are filled in place, without a second copy of them
+
+
+class DamagedFileError(OSError):
+    """A file on disk does not hold what it should; the message names it."""
+
+
+def folder() -> Path:
+    """Returns the folder of the cache: `FEDJAX_ADMM_CACHE`, or `fedjax_admm` in the user's cache folder."""
+    if chosen := os.environ.get("FEDJAX_ADMM_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "fedjax_admm"
+
+
+def file_for(label: str, source: Path) -> Path:
+    """Returns where the arrays decoded from the folder `source` are kept.
+
+    The file's name is the label and a hash of the folder's path: two copies of a data set do not overwrite
+    each other's cache, and a copy that changed overwrites its own.
+    """
+    place = hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:12]
+    return folder() / f"{label}-{place}.npz"
+
+
+def get_or_make(
+    path: Path, key: str, names: Sequence[str], make: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Returns the arrays in the cache file `path`, or makes and keeps them.
+
+    They are made where there is no file, where it has another key, and, with a warning that names the file,
+    where it is damaged. A cache that cannot be written is a warning too.
+
+    Args:
+      path: the cache file.
+      key: describes the source of the arrays.
+      names: the names of the arrays.
+      make: returns name -> array; called where the file does not do.
+    """
+    try:
+        arrays = read_arrays(path, ["key", *names])
+        if arrays.pop("key").item() == key:
+            return arrays
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        warnings.warn(f"{error}; making it anew", RuntimeWarning, stacklevel=3)
+    arrays = make()
+    try:
+        write_arrays(path, key, arrays)
+    except OSError as error:  # a full or read-only disk costs the next load its speed, not this one its data
+        remedy = "set FEDJAX_ADMM_CACHE to a folder that can be written"
+        warnings.warn(f"the cache file {path} was not written ({error}); {remedy}", RuntimeWarning, stacklevel=3)
+    return arrays
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Reads the arrays of these names from an `.npz` file, every byte of them checked against its CRC-32.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      DamagedFileError: the file cannot be read as it was written.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name: _array(archive, f"{name}.npy") for name in names}
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        raise
+    except Exception as error:  # damage surfaces in zipfile and NumPy as nearly any type of exception
+        raise DamagedFileError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def write_arrays(path: Path, key: str, arrays: dict[str, np.ndarray]) -> None:
+    """Writes arrays so that `path` is at every moment the former file, or none, or the complete new one.
+
+    What an interruption can leave behind is a `.tmp` file, which nothing reads.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}-{secrets.token_hex(8)}.tmp")  # same folder: a rename is atomic
+    try:
+        with open(temporary, "xb") as file:
+            np.savez(file, key=np.array(key), **arrays)
+            file.flush()
+            os.fsync(file.fileno())  # else a power failure could leave the name on a file without its content
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
+    with archive.open(member) as file:
+        np.lib.format.read_magic(file)
+        shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+        if fortran_order:
+            raise ValueError(f"{member} is in Fortran order")
+        array = np.empty(shape, dtype)
+        target, done = memoryview(array.reshape(-1).view(np.uint8)), 0
+        while done < len(target) and (part := file.read(min(_CHUNK, len(target) - done))):
+            target[done : done + len(part)] = part
+            done += len(part)
+        # zipfile compares the CRC at a member's end only. A damaged header that asks for fewer bytes would
+        # never get there (np.load has this gap): read on, and be strict about the length.
+        if done < len(target) or file.read():
+            raise ValueError(f"{member} is not as long as its header says")
+    return array

@@ -1,0 +1,128 @@
+"""Examples 2 and 3: image classification with clients that hold few labels."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from .. import checks, models, problems
+from ..data import partition
+from ..data.federated import FederatedData
+from ..data.sources import EMBEDDED, ImageSet, load
+from ..local_solver import LocalSolver
+from ..models import Model
+from ..problem import Problem
+from .base import Example
+
+DataDir = str | os.PathLike[str] | None
+
+
+def mnist_cnn(
+    *,
+    data_dir: DataDir = None,
+    num_clients: int = 200,
+    labels_per_client: int = 2,
+    straddle: bool = False,
+    padded: bool = False,
+    partition_seed: int = 0,
+    learning_rate: Any = 0.01,
+    batch_size: int | None = 50,
+    max_epochs: Any = 20,
+    rounds: int = 300,
+    participation: Any = 0.2,
+) -> Example:
+    """Example 2 of the paper: MNIST, a CNN with two convolutions, at most two labels a client.
+
+    data_dir: where TFDS's data sets are; by default `TFDS_DATA_DIR`, else TFDS's own folder.
+    straddle: cut the shards as the authors' program does (see `partition.shards`).
+    padded: McMahan et al.'s network with padded convolutions instead of the authors' without.
+
+    >>> example = fa.examples.mnist_cnn(data_dir="tensorflow_datasets")  # doctest: +SKIP
+    """
+    return _image_example(
+        "mnist",
+        load("mnist", data_dir),
+        models.cnn(padded=padded),
+        parts=dict(
+            num_clients=num_clients, labels_per_client=labels_per_client, seed=partition_seed, straddle=straddle
+        ),
+        local=LocalSolver(learning_rate=learning_rate, batch_size=batch_size, max_epochs=max_epochs),
+        rounds=rounds,
+        participation=participation,
+        c=0.01,
+    )
+
+
+def cifar10_resnet20(
+    *,
+    data_dir: DataDir = None,
+    num_clients: int = 10,
+    labels_per_client: int = 5,
+    straddle: bool = False,
+    partition_seed: int = 0,
+    learning_rate: Any = 0.001,
+    batch_size: int | None = 500,
+    max_epochs: Any = 10,
+    rounds: int = 300,
+    participation: Any = 0.2,
+) -> Example:
+    """Example 3 of the paper: CIFAR-10, ResNet-20 with GroupNorm, ten clients with at most five labels each.
+
+    The arguments are `mnist_cnn`'s.
+
+    >>> example = fa.examples.cifar10_resnet20(data_dir="tensorflow_datasets")  # doctest: +SKIP
+    """
+    return _image_example(
+        "cifar10",
+        load("cifar10", data_dir),
+        models.resnet20(),
+        parts=dict(
+            num_clients=num_clients, labels_per_client=labels_per_client, seed=partition_seed, straddle=straddle
+        ),
+        local=LocalSolver(learning_rate=learning_rate, batch_size=batch_size, max_epochs=max_epochs),
+        rounds=rounds,
+        participation=participation,
+        c=0.001,
+    )
+
+
+def mnist_mini(
+    *,
+    num_clients: int = 50,
+    labels_per_client: int = 2,
+    partition_seed: int = 0,
+    model: Model | None = None,
+    learning_rate: Any = 0.05,
+    batch_size: int | None = 20,
+    max_epochs: Any = 10,
+    rounds: int = 100,
+    participation: Any = 0.2,
+) -> Example:
+    """Example 2 in small: 5,000 + 1,000 images of MNIST that come with the package, and an MLP.
+
+    Not one of the paper's examples; it runs offline, in seconds. model: another one, such as `models.cnn()`.
+
+    >>> mnist_mini(num_clients=10).problem.data.num_clients
+    10
+    """
+    return _image_example(
+        EMBEDDED,
+        load(EMBEDDED),
+        models.mlp((28, 28, 1), hidden=(128,), normalization=models.MNIST) if model is None else model,
+        parts=dict(num_clients=num_clients, labels_per_client=labels_per_client, seed=partition_seed),
+        local=LocalSolver(learning_rate=learning_rate, batch_size=batch_size, max_epochs=max_epochs),
+        rounds=rounds,
+        participation=participation,
+        c=0.01,
+    )
+
+
+def _image_example(name: str, images: ImageSet, model: Model, *, parts: dict[str, Any], **settings: Any) -> Example:
+    checks.integer("rounds", settings["rounds"], at_least=1)
+    train = {"x": images.train_images, "y": images.train_labels.astype(np.int32)}
+    data = FederatedData.from_arrays(train, partition.shards(images.train_labels, **parts))
+    test = {"x": images.test_images, "y": images.test_labels.astype(np.int32)}
+    problem = Problem(**problems.classification(model), data=data, eval_data=test)
+    return Example(name=name, problem=problem, **settings)

@@ -1,0 +1,50 @@
+"""The convolutional network of the paper's Example 2."""
+
+import jax
+from flax import linen as nn
+
+from fedjax_admm.models import start
+from fedjax_admm.models.layers import ConvPoolRelu, Dense
+from fedjax_admm.models.model import Model
+from fedjax_admm.models.normalization import MNIST, Normalization, to_float
+
+
+class ConvNet(nn.Module):
+    """[N, H, W, C], or [N, H, W] for one channel, -> logits [N, classes]."""
+
+    classes: int = 10
+    padded: bool = False
+    normalization: Normalization | None = MNIST
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        padding = "SAME" if self.padded else "VALID"
+        x = to_float(x[..., None] if x.ndim == 3 else x, self.normalization)
+        x = ConvPoolRelu(32, padding=padding)(x)
+        x = ConvPoolRelu(64, padding=padding)(x)
+        x = nn.relu(Dense(512)(x.reshape(x.shape[0], -1)))
+        return Dense(self.classes)(x)
+
+
+def cnn(
+    input_shape: tuple[int, ...] = (28, 28, 1),
+    classes: int = 10,
+    *,
+    padded: bool = False,
+    normalization: Normalization | None = MNIST,
+) -> Model:
+    """Convolution 5x5 x 32, pool, convolution 5x5 x 64, pool, dense 512, dense 10, with ReLU between.
+
+    Args:
+      input_shape: of one image, as uint8 pixels (floats: already in [0, 1]).
+      classes: number of logits.
+      padded: False is the paper's network (582,026 parameters on MNIST), True that of McMahan et al. 2017, whose
+        convolutions keep the image's size (1,663,370).
+      normalization: mean and standard deviation by channel.
+
+    Example:
+      >>> model = cnn()
+      >>> model.apply(model.init(jax.random.key(0)), jnp.zeros((2, 28, 28, 1), jnp.uint8)).shape
+      (2, 10)
+    """
+    return start.model(ConvNet(classes, padded, normalization), input_shape)

@@ -1,0 +1,68 @@
+"""Linear models and the multilayer perceptron, on inputs of any shape, which they flatten."""
+
+from collections.abc import Sequence
+
+import jax
+from flax import linen as nn
+
+from fedjax_admm.models import start
+from fedjax_admm.models.layers import Dense
+from fedjax_admm.models.model import Model
+from fedjax_admm.models.normalization import Normalization, to_float
+
+
+class Perceptron(nn.Module):
+    """Dense layers with ReLU between them: [N, ...] -> [N, outputs], or [N] where `scalar`."""
+
+    sizes: tuple[int, ...]
+    use_bias: bool = True
+    scalar: bool = False
+    normalization: Normalization | None = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = to_float(x, self.normalization).reshape(x.shape[0], -1)
+        for size in self.sizes[:-1]:
+            x = nn.relu(Dense(size, self.use_bias)(x))
+        x = Dense(self.sizes[-1], self.use_bias)(x)
+        return x[:, 0] if self.scalar else x
+
+
+def linear(inputs: int, *, use_bias: bool = False) -> Model:
+    """x -> <w, x>: [N, inputs] -> [N], the paper's Example 1.
+
+    Example:
+      >>> model = linear(5000)
+      >>> model.init(jax.random.key(0))["Dense_0"]["kernel"].shape
+      (5000, 1)
+    """
+    return start.model(Perceptron((1,), use_bias, scalar=True), (inputs,), "float32")
+
+
+def logistic(input_shape: Sequence[int], classes: int = 10, *, normalization: Normalization | None = None) -> Model:
+    """Multinomial logistic regression: [N, *input_shape] -> logits [N, classes].
+
+    Example:
+      >>> model = logistic((28, 28, 1), normalization=fa.models.MNIST)
+      >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+      7850
+    """
+    return mlp(input_shape, (), classes, normalization=normalization)
+
+
+def mlp(
+    input_shape: Sequence[int],
+    hidden: Sequence[int] = (200, 200),
+    classes: int = 10,
+    *,
+    normalization: Normalization | None = None,
+) -> Model:
+    """Multilayer perceptron with ReLU: [N, *input_shape] -> logits [N, classes].
+
+    Example:
+      >>> model = mlp((28, 28, 1), hidden=(200, 200), normalization=fa.models.MNIST)    # McMahan's 2NN
+      >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+      199210
+    """
+    module = Perceptron((*hidden, classes), normalization=normalization)
+    return start.model(module, tuple(input_shape), "float32")

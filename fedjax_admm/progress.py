@@ -1,0 +1,46 @@
+"""How far a run is: a bar in a terminal or a notebook, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from tqdm.auto import tqdm
+from tqdm.std import tqdm as terminal_bar
+
+SECONDS_BETWEEN_LINES = 10.0  # in a file: enough to follow, too few to fill it
+
+
+class Progress:
+    """Shows rounds done of `total`, and a summary such as the loss.
+
+    >>> with Progress(total=10, show=False) as progress:
+    ...     progress.update(1, "loss 2.3")
+    """
+
+    def __init__(self, total: int, show: bool) -> None:
+        self._total, self._show = total, show
+        self._done, self._began, self._last = 0, time.monotonic(), time.monotonic()
+        in_notebook = tqdm is not terminal_bar
+        self._bar = tqdm(total=total, unit="round") if show and (in_notebook or sys.stderr.isatty()) else None
+
+    def update(self, rounds: int, summary: str) -> None:
+        self._done += rounds
+        if self._bar is not None:
+            self._bar.set_postfix_str(summary, refresh=False)
+            self._bar.update(rounds)
+            return
+        now = time.monotonic()
+        if self._show and (now - self._last > SECONDS_BETWEEN_LINES or self._done == self._total):
+            self._last = now
+            print(
+                f"round {self._done}/{self._total}, {now - self._began:.0f} s: {summary}", file=sys.stderr, flush=True
+            )
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,140 @@
+"""`conv2d` and the pooling against XLA's own convolution and `reduce_window`, values and gradients, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from fedjax_admm.models.convolution import conv2d
+from fedjax_admm.models.pooling import conv2d_max_pool2, max_pool2
+
+TOLERANCE = {"float64": 1e-12, "float32": 2e-5}  # relative to the largest entry
+DIMENSIONS = ("NHWC", "HWIO", "NHWC")
+
+
+def reference_conv(x, kernel, strides=(1, 1), padding="VALID"):
+    return lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=DIMENSIONS)
+
+
+def reference_pool(x):
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+def normal(seed, shape, dtype="float64"):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def value_and_gradients(function, *arguments):
+    """The value and its products with one fixed cotangent."""
+    value = jax.eval_shape(function, *arguments)
+    cotangent = normal(99, value.shape, value.dtype)
+
+    @jax.jit
+    def compute(cotangent, *arguments):
+        value, pull_back = jax.vjp(function, *arguments)
+        return value, *pull_back(cotangent)
+
+    return compute(cotangent, *arguments)
+
+
+def assert_same(actual, expected, dtype="float64"):
+    for a, e in zip(actual, expected, strict=True):
+        assert a.dtype == e.dtype and a.shape == e.shape
+        np.testing.assert_allclose(a, e, rtol=0, atol=TOLERANCE[dtype] * max(1e-300, float(jnp.abs(e).max())))
+
+
+CASES = [  # kernel size, strides, padding, channels in, channels out
+    ((5, 5), (1, 1), "VALID", 1, 3),
+    ((5, 5), (1, 1), "SAME", 3, 4),
+    ((3, 3), (1, 1), "SAME", 4, 4),
+    ((3, 3), (2, 2), ((1, 1), (1, 1)), 3, 5),
+    ((3, 3), (2, 2), "SAME", 2, 3),
+    ((1, 1), (1, 1), "VALID", 3, 2),
+    ((1, 1), (2, 2), "SAME", 3, 2),
+    ((2, 3), (2, 1), ((0, 1), (2, 0)), 2, 1),
+    ((4, 2), (1, 3), "SAME", 1, 1),
+    ((3, 1), (3, 2), "VALID", 5, 2),
+    ((7, 9), (1, 1), "VALID", 2, 2),  # the kernel covers the image
+    ((3, 3), (1, 1), ((2, 0), (0, 2)), 2, 3),
+    ((5, 2), (1, 1), ((4, 4), (1, 0)), 3, 2),  # larger than the image
+    ((2, 3), (1, 1), ((3, 3), (4, 0)), 1, 2),  # padded by more than the kernel
+    ((4, 1), (1, 1), "SAME", 2, 2),
+]
+
+
+@pytest.mark.parametrize(("size", "strides", "padding", "inputs", "outputs"), CASES)
+def test_values_and_gradients_equal_xlas(size, strides, padding, inputs, outputs):
+    x, kernel = normal(0, (2, 7, 9, inputs)), normal(1, (*size, inputs, outputs))
+    expected = value_and_gradients(lambda x, k: reference_conv(x, k, strides, padding), x, kernel)
+    assert_same(value_and_gradients(lambda x, k: conv2d(x, k, strides, padding), x, kernel), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("size", "strides", "padding", "inputs", "outputs"), [CASES[0], CASES[3], CASES[5]])
+def test_per_client_kernels_equal_a_loop_over_clients(size, strides, padding, inputs, outputs, dtype):
+    x, kernel = normal(0, (3, 2, 8, 8, inputs), dtype), normal(1, (3, *size, inputs, outputs), dtype)
+    actual = value_and_gradients(jax.vmap(lambda x, k: conv2d(x, k, strides, padding)), x, kernel)
+
+    def loop(x, kernel):
+        return jnp.stack([reference_conv(x[i], kernel[i], strides, padding) for i in range(3)])
+
+    assert_same(actual, value_and_gradients(loop, x, kernel), dtype)
+
+
+def test_inside_a_loop():
+    x, kernel = normal(0, (2, 6, 6, 2)), normal(1, (3, 3, 2, 2)) / 5
+
+    def repeat(conv):
+        return lambda x, k: lax.scan(lambda x, _: (conv(x, k, padding="SAME"), None), x, length=3)[0]
+
+    assert_same(value_and_gradients(repeat(conv2d), x, kernel), value_and_gradients(repeat(reference_conv), x, kernel))
+
+
+@pytest.mark.parametrize("padding", ["valid", "CAUSAL"])
+def test_unknown_padding(padding):
+    with pytest.raises(ValueError, match="padding="):
+        conv2d(jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 1)), padding=padding)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 8, 3), (2, 7, 5, 1)])
+@pytest.mark.parametrize("levels", [2, 3, 1000])  # few levels: many ties
+def test_pooling_equals_reduce_window_also_in_ties(shape, levels):
+    x = jnp.asarray(np.random.default_rng(0).integers(levels, size=shape), "float64")
+    assert_same(value_and_gradients(max_pool2, x), value_and_gradients(reference_pool, x))
+
+
+def test_pooling_gradient_sums_to_one_per_window_in_ties():
+    gradient = jax.grad(lambda x: max_pool2(x).sum())(jnp.zeros((1, 4, 4, 1), "float64"))
+    np.testing.assert_array_equal(gradient[0, ::2, ::2, 0], 1.0)
+    assert gradient.sum() == 4
+
+
+@pytest.mark.parametrize(
+    ("size", "padding", "inputs", "outputs"),
+    [
+        ((5, 5), "VALID", 1, 3),
+        ((5, 5), "SAME", 3, 4),
+        ((3, 2), "VALID", 2, 3),
+        ((2, 2), "SAME", 2, 1),
+        ((1, 1), "VALID", 3, 2),
+    ],
+)
+@pytest.mark.parametrize("image", [(8, 8), (9, 7)])
+def test_convolution_with_pooling_equals_one_after_the_other(size, padding, inputs, outputs, image):
+    x, kernel = normal(0, (2, *image, inputs)), normal(1, (*size, inputs, outputs))
+    expected = value_and_gradients(lambda x, k: reference_pool(reference_conv(x, k, padding=padding)), x, kernel)
+    assert_same(value_and_gradients(lambda x, k: conv2d_max_pool2(x, k, padding), x, kernel), expected)
+
+
+def test_convolution_with_pooling_on_a_black_image():
+    """Where an image is constant all of a window ties: the kernel's gradient must count the window once."""
+    x, kernel = jnp.full((2, 8, 8, 1), -0.4, "float64"), normal(1, (5, 5, 1, 3))
+    _, _, expected = value_and_gradients(lambda x, k: reference_pool(reference_conv(x, k)), x, kernel)
+    _, _, actual = value_and_gradients(conv2d_max_pool2, x, kernel)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
+
+
+def test_bias_and_relu_commute_with_the_maximum_exactly():
+    y, bias = normal(0, (4, 8, 8, 3), "float32"), normal(1, (3,), "float32")
+    np.testing.assert_array_equal(jax.nn.relu(max_pool2(y) + bias), max_pool2(jax.nn.relu(y + bias)))

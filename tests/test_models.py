@@ -1,0 +1,256 @@
+"""Parameter counts, starts, normalisation, gradients, and that models built twice are one to the compiler."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen, nnx
+
+from fedjax_admm import models, problems
+from fedjax_admm.models.layers import LayerGroupNorm
+from fedjax_admm.models.normalization import to_float
+
+KEY = jax.random.key(0)
+
+MODELS = {  # name: how to build it, shape of an image, number of parameters
+    "logistic": (lambda: models.logistic((28, 28, 1), normalization=models.MNIST), (28, 28, 1), 7_850),
+    "mlp": (lambda: models.mlp((28, 28, 1), (200, 200), normalization=models.MNIST), (28, 28, 1), 199_210),
+    "cnn": (models.cnn, (28, 28, 1), 582_026),
+    "cnn_padded": (lambda: models.cnn(padded=True), (28, 28, 1), 1_663_370),
+    "resnet20": (models.resnet20, (32, 32, 3), 269_722),
+}
+
+
+def images(shape, count=8, seed=0):
+    """Noise; with one channel mostly black, as handwritten digits are."""
+    rng = np.random.default_rng(seed)
+    ink = rng.random((count, *shape)) < (0.2 if shape[-1] == 1 else 1.0)
+    return jnp.asarray(rng.integers(256, size=(count, *shape)) * ink, jnp.uint8)
+
+
+def labels(count=8):
+    return jnp.arange(count) % 10
+
+
+def count(params):
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameter_counts(name):
+    build, _, expected = MODELS[name]
+    params = jax.eval_shape(build().init, KEY)
+    assert count(params) == expected
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_loss_at_the_start_is_near_that_of_guessing(name):
+    build, shape, _ = MODELS[name]
+    problem = problems.classification(build())
+    batch = {"x": images(shape, 32), "y": labels(32)}
+    loss = jax.jit(problem["loss"])(problem["init"](KEY), batch)
+    assert loss.shape == (32,) and loss.dtype == jnp.float32
+    # ResNet-20's last layer sees a sum of nine blocks, hence logits of order one.
+    assert abs(float(loss.mean()) - math.log(10)) < (1.0 if name == "resnet20" else 0.3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_built_twice_are_equal_and_do_not_retrace(name):
+    build, shape, _ = MODELS[name]
+    first, second = problems.classification(build()), problems.classification(build())
+    assert first == second and hash(first["loss"]) == hash(second["loss"]) and hash(first["init"])
+    traces = []
+
+    @jax.jit(static_argnums=0)
+    def evaluate(loss, params, batch):
+        traces.append(loss)
+        return loss(params, batch)
+
+    batch = {"x": images(shape, 1), "y": labels(1)}
+    params = jax.eval_shape(first["init"], KEY)
+    for problem in (first, second):  # only traced: compiling takes seconds
+        jax.eval_shape(lambda p, b, loss=problem["loss"]: evaluate(loss, p, b), params, batch)
+    assert len(traces) == 1
+
+
+def test_models_of_other_arguments_differ():
+    assert models.cnn() != models.cnn(padded=True)
+    assert models.cnn() != models.cnn(normalization=None)
+    assert models.mlp((28, 28), (10,)) != models.mlp((28, 28), (20,))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "cnn_padded", "resnet20"])
+def test_gradient_by_finite_differences(name):
+    """Along random directions, in float64. The steps are tiny so that no ReLU or maximum switches on the way."""
+    build, shape, _ = MODELS[name]
+    problem = problems.classification(build())
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), problem["init"](KEY))
+    batch = {"x": images(shape, 2), "y": labels(2)}
+    value_and_gradient = jax.jit(jax.value_and_grad(lambda p: problem["loss"](p, batch).mean()))
+    gradient = value_and_gradient(params)[1]
+    leaves, structure = jax.tree.flatten(params)
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        direction = structure.unflatten([jnp.asarray(rng.normal(size=leaf.shape)) for leaf in leaves])
+        ahead, behind = (jax.tree.map(lambda p, d, h=h: p + h * d, params, direction) for h in (1e-9, -1e-9))
+        slope = (value_and_gradient(ahead)[0] - value_and_gradient(behind)[0]) / 2e-9
+        expected = sum(
+            jnp.vdot(g, d) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
+        )
+        np.testing.assert_allclose(slope, expected, rtol=1e-4)
+
+
+def test_cnn_equals_the_textbook_order_of_layers():
+    """Convolution, bias, ReLU, pooling, one after the other as in the paper, with flax's own layers."""
+    model = models.cnn()
+    params = model.init(KEY)
+    x = images((28, 28, 1), 4)
+
+    def layer(name, x):
+        y = linen.Conv(params[name]["bias"].size, (5, 5), padding="VALID").apply({"params": params[name]}, x)
+        return linen.max_pool(linen.relu(y), (2, 2), (2, 2))
+
+    @jax.jit
+    def textbook(x):
+        x = (x.astype(jnp.float32) / 255 - 0.1307) / 0.3081
+        y = layer("ConvPoolRelu_1", layer("ConvPoolRelu_0", x)).reshape(4, -1)
+        y = linen.relu(y @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"])
+        return y @ params["Dense_1"]["kernel"] + params["Dense_1"]["bias"]
+
+    np.testing.assert_allclose(jax.jit(model.apply)(params, x), textbook(x), atol=1e-5)
+
+
+def test_group_norm_equals_flax():
+    x = jnp.asarray(np.random.default_rng(0).normal(3, 2, (2, 4, 4, 6)), jnp.float32)
+    scale, bias = jnp.arange(6.0, dtype=jnp.float32), jnp.ones(6, jnp.float32)
+    variables = {"params": {"scale": scale, "bias": bias}}
+    expected = linen.GroupNorm(num_groups=1, epsilon=1e-5).apply(variables, x)
+    np.testing.assert_allclose(LayerGroupNorm().apply(variables, x), expected, atol=1e-5)
+
+
+def test_start_is_uniform_in_the_fan_in():
+    params = models.cnn().init(KEY)
+    for name, fan_in in {"ConvPoolRelu_0": 25, "ConvPoolRelu_1": 800, "Dense_0": 1024, "Dense_1": 512}.items():
+        bound = 1 / math.sqrt(fan_in)
+        largest = {key: float(jnp.abs(value).max()) for key, value in params[name].items()}
+        assert largest["kernel"] <= bound and largest["bias"] <= bound
+        assert largest["kernel"] > 0.98 * bound
+
+
+def test_start_of_resnet_is_normal_with_twice_the_inverse_fan_in():
+    params = models.resnet20().init(KEY)
+    kernel = params["Block_8"]["Conv_1"]["kernel"]
+    standardised = kernel / math.sqrt(2 / (9 * 64))
+    assert abs(float(standardised.mean())) < 0.02 and abs(float(standardised.std()) - 1) < 0.02
+    assert abs(float((jnp.abs(standardised) < 1).mean()) - 0.6827) < 0.01
+    np.testing.assert_array_equal(params["LayerGroupNorm_0"]["scale"], 1.0)
+    np.testing.assert_array_equal(params["LayerGroupNorm_0"]["bias"], 0.0)
+
+
+def test_normalisation():
+    black_and_white = jnp.asarray([[[0], [255]]], jnp.uint8)
+    expected = (np.array([[[0.0], [1.0]]]) - 0.1307) / 0.3081
+    np.testing.assert_allclose(to_float(black_and_white, models.MNIST), expected, rtol=1e-6)
+    x = images((4, 4, 3))
+    expected = (np.asarray(x) / 255 - [0.4914, 0.4822, 0.4465]) / [0.2470, 0.2435, 0.2616]
+    np.testing.assert_allclose(to_float(x, models.CIFAR10), expected, rtol=1e-5, atol=1e-6)
+    floats = jnp.asarray([[1.5]], jnp.float64)
+    assert to_float(floats, None) is floats
+
+
+def test_a_missing_channel_axis_is_one_channel():
+    model, x = models.cnn(), images((28, 28, 1), 2)
+    params = model.init(KEY)
+    apply = jax.jit(model.apply)
+    np.testing.assert_array_equal(apply(params, x), apply(params, x[..., 0]))
+
+
+def test_linear_is_a_scalar_product_in_the_datas_precision():
+    model = models.linear(50)
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), model.init(KEY))
+    assert count(params) == 50 and float(jnp.abs(jax.tree.leaves(params)[0]).max()) <= 1 / math.sqrt(50)
+    x, y = np.random.default_rng(0).normal(size=(7, 50)), np.arange(7.0)
+    w = np.asarray(jax.tree.leaves(params)[0])[:, 0]
+    loss = problems.regression(model)["loss"](params, {"x": jnp.asarray(x), "y": jnp.asarray(y)})
+    np.testing.assert_allclose(loss, 0.5 * (x @ w - y) ** 2, rtol=1e-12)
+
+
+def test_regression_rejects_targets_that_would_broadcast():
+    model = models.linear(5)
+    batch = {"x": jnp.ones((3, 5)), "y": jnp.ones((3, 1))}
+    with pytest.raises(ValueError, match="shape"):
+        problems.regression(model)["loss"](model.init(KEY), batch)
+
+
+def test_accuracy_is_one_where_the_largest_logit_is_the_label():
+    model = models.Model(init=lambda key: {}, apply=lambda params, x: x)
+    correct = problems.classification(model)["metrics"]["accuracy"]
+    batch = {"x": jnp.asarray([[0.0, 1.0], [2.0, 1.0]], jnp.float32), "y": jnp.asarray([1, 1], jnp.uint8)}
+    np.testing.assert_array_equal(correct({}, batch), [1.0, 0.0])
+
+
+class LinenNet(linen.Module):
+    normalized: bool = False
+
+    @linen.compact
+    def __call__(self, x):
+        x = linen.relu(linen.Dense(4)(x))
+        return linen.Dense(2)(linen.BatchNorm(use_running_average=False)(x) if self.normalized else x)
+
+
+def build_nnx(rngs):
+    return nnx.Sequential(nnx.Linear(3, 4, rngs=rngs), nnx.relu, nnx.Linear(4, 2, rngs=rngs))
+
+
+def build_nnx_with_batch_norm(rngs):
+    return nnx.Sequential(nnx.Linear(3, 4, rngs=rngs), nnx.BatchNorm(4, rngs=rngs))
+
+
+FLAX = {
+    "linen": lambda: models.from_flax(LinenNet(), jnp.ones((1, 3), jnp.float32)),
+    "nnx function": lambda: models.from_flax(build_nnx),
+    "nnx module": lambda: models.from_flax(build_nnx(nnx.Rngs(0))),
+}
+
+
+@pytest.mark.parametrize("name", FLAX)
+def test_any_flax_module_is_a_model(name):
+    model = FLAX[name]()
+    params = model.init(KEY)
+    assert count(params) == 3 * 4 + 4 + 4 * 2 + 2
+    assert type(params) is dict and all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(params))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
+    first, second = (layer for _, layer in sorted((params.get("layers") or params).items()))
+    expected = jax.nn.relu(x @ first["kernel"] + first["bias"]) @ second["kernel"] + second["bias"]
+    np.testing.assert_allclose(model.apply(params, x), expected, rtol=1e-5, atol=1e-6)
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params)
+    gradients = jax.vmap(jax.grad(lambda p: jnp.sum(model.apply(p, x) ** 2)))(stacked)
+    assert jax.tree.structure(gradients) == jax.tree.structure(params)
+    assert FLAX[name]().apply == model.apply and hash(FLAX[name]().apply) == hash(model.apply)
+
+
+def test_nnx_function_starts_by_the_key_and_nnx_module_from_what_it_has():
+    by_key = models.from_flax(build_nnx)
+    one, other = by_key.init(jax.random.key(1)), by_key.init(jax.random.key(2))
+    assert not np.array_equal(one["layers"][0]["kernel"], other["layers"][0]["kernel"])
+    module = build_nnx(nnx.Rngs(3))
+    own = models.from_flax(module).init(KEY)
+    np.testing.assert_array_equal(own["layers"][0]["kernel"], module.layers[0].kernel[...])
+
+
+@pytest.mark.parametrize(
+    ("module", "sample", "names"),
+    [
+        (LinenNet(normalized=True), jnp.ones((2, 3)), "batch_stats"),
+        (build_nnx_with_batch_norm, None, "BatchStat"),
+        (build_nnx_with_batch_norm(nnx.Rngs(0)), None, "BatchStat"),
+        (LinenNet(), None, "sample_input"),
+        ("not a module", None, "not a module"),
+    ],
+)
+def test_what_is_no_pure_function_of_parameters_is_rejected(module, sample, names):
+    with pytest.raises(ValueError, match=names):
+        models.from_flax(module, sample)
