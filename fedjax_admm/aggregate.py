@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from . import trees
 from .records import Clients
 from .trees import record
 
@@ -59,7 +60,7 @@ def weighted(weights: Array, rows: Any) -> Any:
 
 
 def _at_least_single(leaf: Array) -> Array:
-    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+    return leaf.astype(trees.at_least_single(leaf.dtype))
 
 
 def exact(clients: Clients, rows: Any) -> Any:

@@ -61,7 +61,7 @@ def run(program: Program, jobs: Any, order: Array, width: int) -> tuple[Any, Arr
     def refill(loop: tuple[_Lanes, Any, Array]) -> tuple[_Lanes, Any, Array]:
         lanes, results, taken = loop
         done = finished(lanes.carry)
-        turn_in_queue = taken + jnp.cumsum(done) - 1
+        turn_in_queue = taken + jnp.cumsum(done, dtype=jnp.int32) - 1
         fill = done & (turn_in_queue < num_jobs)
         results = _hand_over(results, result(lanes.carry), jnp.where(fill, lanes.slots, num_jobs))
         slots = jnp.where(fill, order[jnp.minimum(turn_in_queue, num_jobs - 1)], lanes.slots)

@@ -97,7 +97,7 @@ class ClientObjective:
         """The subproblem's objective with f_i's mean taken over the rows at `positions` where `mask` holds."""
         batch = self._problem.data.take(self._offset + positions)
         losses = self._problem.loss(params, batch)
-        losses = losses.astype(jnp.promote_types(losses.dtype, self._dtype))
+        losses = losses.astype(trees.at_least_single(losses.dtype, self._dtype))
         value = jnp.sum(jnp.where(mask, losses, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(losses.dtype)
         if self._problem.regularizer is not None:
             value += self._problem.regularizer(params)

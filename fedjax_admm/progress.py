@@ -7,7 +7,6 @@ import time
 from types import TracebackType
 
 from tqdm.auto import tqdm
-from tqdm.std import tqdm as terminal_bar
 
 SECONDS_BETWEEN_LINES = 10.0  # in a file: enough to follow, too few to fill it
 
@@ -22,7 +21,7 @@ class Progress:
     def __init__(self, total: int, show: bool) -> None:
         self._total, self._show = total, show
         self._done, self._began, self._last = 0, time.monotonic(), time.monotonic()
-        in_notebook = tqdm is not terminal_bar
+        in_notebook = any("notebook" in kind.__module__ for kind in tqdm.__mro__)  # what tqdm.auto chose
         self._bar = tqdm(total=total, unit="round") if show and (in_notebook or sys.stderr.isatty()) else None
 
     def update(self, rounds: int, summary: str) -> None:

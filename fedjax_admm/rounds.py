@@ -74,7 +74,7 @@ def cohort_round(
         round=jnp.full(cohort.ids.shape, round),
     )
     # Longest expected first: the last solves to end should be short ones.
-    order = jnp.argsort(-(cohort.sizes.astype(jnp.float32) * last_epochs))
+    order = jnp.argsort(-(cohort.sizes.astype(jnp.float32) * last_epochs.astype(jnp.float32)))
     program = solves.program(problem, params, job, rows_per_trip)
     ended, trips = lanes.run(program, job, order, width)
 
@@ -83,8 +83,8 @@ def cohort_round(
     u = trees.where(ok, ended.params, jax.tree.map(lambda s, u: jnp.broadcast_to(s, u.shape), start, ended.params))
     record = _solves(job, ended, ok, u, params)
     solutions = Solutions(u, record.consensus_gap, record.movement)
-    unknown = trees.where(ok, solutions, jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), solutions))
-    record = dataclasses.replace(record, consensus_gap=unknown.consensus_gap, movement=unknown.movement)
+    measured = {"consensus_gap": record.consensus_gap, "movement": record.movement}
+    record = dataclasses.replace(record, **{name: jnp.where(ok, x, jnp.nan) for name, x in measured.items()})
     # A failed client has weight 0 and keeps its rows; if all failed, the server keeps its record as well.
     counted = Clients(cohort.ids, cohort.sizes, jnp.where(ok, cohort.weights, 0), cohort.population)
     new_params, new_server, new_rows = algorithm.update(params, server, rows, solutions, counted)
@@ -98,7 +98,7 @@ def cohort_round(
 def _solves(job: solves.Job, ended: solves.Carry, ok: Array, u: Any, z: Any) -> Solves:
     """The record [cohort] of the solves that ended."""
     sub, nan = job.subproblem, jnp.full_like(ended.residual, jnp.nan)
-    center = z if sub.center is None else sub.center
+    gap = trees.minus(u, z) if sub.center is None else optax.tree.sub(u, sub.center)
     norm = jax.vmap(optax.tree.norm)
     sigma = jax.vmap(lambda job, carry: job.criterion.sigma(solves.progress(job, carry)))(job, ended)
     return Solves(
@@ -108,7 +108,7 @@ def _solves(job: solves.Job, ended: solves.Carry, ok: Array, u: Any, z: Any) -> 
         reference_residual=ended.reference_residual,
         final_residual=ended.residual,
         sigma=sigma,
-        consensus_gap=norm(optax.tree.sub(u, center)).astype(nan.dtype),
+        consensus_gap=norm(gap).astype(nan.dtype),
         movement=nan if sub.previous is None else norm(optax.tree.sub(u, sub.previous)).astype(nan.dtype),
         stop_code=jnp.where(ok, ended.stop_code, StopReason.FAILED.code).astype(jnp.int8),
     )

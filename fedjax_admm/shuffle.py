@@ -33,7 +33,8 @@ def epoch_order(client_key: Array, epoch: Array) -> Array:
     instructions of another threefry.
     """
     words = _mix(client_key ^ _mix(epoch.astype(jnp.uint32) * jnp.uint32(0x85EBCA6B) + jnp.uint32(1)))
-    return _mix(words[:, None] + jnp.arange(1, 2 * ROUNDS, 2, dtype=jnp.uint32) * jnp.uint32(0x9E3779B1))
+    odd = jnp.arange(1, 2 * ROUNDS, 2, dtype=jnp.uint32)
+    return _mix(words[:, None] + odd[None, :] * jnp.uint32(0x9E3779B1))
 
 
 def client_keys(key: Array, round: Array, clients: Array) -> Array:

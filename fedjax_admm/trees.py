@@ -77,6 +77,11 @@ def repeat(tree: Any, number: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (number, *leaf.shape)), tree)
 
 
+def minus(rows: Any, shared: Any) -> Any:
+    """rows_i - shared for leaves [rows, ...] and [...]."""
+    return jax.tree.map(lambda row, one: row - one[None], rows, shared)
+
+
 def scale_rows(factors: Array, rows: Any) -> Any:
     """factors_i * rows_i for leaves [rows, ...], in their dtypes."""
     return jax.tree.map(lambda leaf: leaf * factors.astype(leaf.dtype).reshape(-1, *[1] * (leaf.ndim - 1)), rows)
@@ -99,7 +104,13 @@ def all_finite(tree: Any) -> Array:
 
 def scalar_dtype(params: Any) -> jnp.dtype:
     """The dtype of norms and hyperparameters: the parameters' own, but not below single precision."""
-    return jnp.promote_types(jnp.result_type(*jax.tree.leaves(params)), jnp.float32)
+    return at_least_single(*(leaf.dtype for leaf in jax.tree.leaves(params)))
+
+
+def at_least_single(*dtypes: Any) -> Any:
+    """The dtype that holds all of these and float32, whatever rule of promotion the user has set."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*dtypes, jnp.float32)
 
 
 def cast_floats(tree: Any, dtype: jnp.dtype) -> Any:

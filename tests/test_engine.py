@@ -388,3 +388,23 @@ def test_half_precision_sums_do_not_drift():
     assert state.params.dtype == jnp.bfloat16
     mean = np.mean(np.asarray(state.client_params, np.float64), axis=0)
     np.testing.assert_allclose(np.asarray(state.params, np.float64), mean, rtol=2**-7)
+
+
+def test_progress_in_a_file_is_plain_lines(capsys, monkeypatch):
+    monkeypatch.setattr("fedjax_admm.progress.SECONDS_BETWEEN_LINES", 0.0)
+    problem, *_ = least_squares(SIZES)
+    fa.simulate(problem, ALGORITHMS["fedadmm"], rounds=2)
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 2 and lines[1].startswith("round 2/2, ") and "loss" in lines[1]
+    fa.simulate(problem, ALGORITHMS["fedadmm"], rounds=2, progress=False)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_under_strict_promotion(batch_size):
+    """A user's strict settings, and no dtype or rank widened by accident."""
+    problem, *_ = least_squares(SIZES)
+    local = fa.LocalSolver(learning_rate=0.05, batch_size=batch_size, max_epochs=3)
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        run(problem, fa.fedadmm_insa(local, reference="client"), rounds=2)
+        run(problem, fa.fedavg(local, average="all"), rounds=2)

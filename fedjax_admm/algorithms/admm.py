@@ -67,7 +67,7 @@ class FedADMM:
     ) -> tuple[Any, Server, dict[str, Any]]:
         alpha, beta = cohort.weights, rows["penalties"]
         z, u_old, u = params, rows["client_params"], solutions.params
-        step = trees.scale_rows(beta, optax.tree.sub(u, z))
+        step = trees.scale_rows(beta, trees.minus(u, z))
         duals = optax.tree.sub(rows["duals"], step)  # (3.10b): lambda+ = lambda - beta (u+ - z)
 
         # What the server holds of each client changes from counted * u - lambda to beta * u+ - lambda+.
