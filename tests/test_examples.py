@@ -39,7 +39,7 @@ def test_linear_regression_follows_the_paper():
     assert 180 <= bounded.sum() <= 220
     np.testing.assert_allclose(y[bounded].var(), 25 / 3, rtol=0.2)
     params = example.problem.init(jax.random.key(0))
-    assert params.dtype == jnp.float32
+    assert params.dtype == jnp.float64  # double precision is on in these tests
     assert 0.9 * 40**-0.5 < np.abs(params).max() <= 40**-0.5
 
 
