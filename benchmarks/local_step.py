@@ -13,9 +13,10 @@ implementation adds.
 Bar, for the CNN at batch 50: not slower than PyTorch (1.3 times as fast is the goal), and 15 times as fast as
 `lax.conv`.
 
-Measured on two cores that were shared with other work: the CNN 1.17 to 1.25 times as fast as PyTorch in one lane
-(11.9 to 12.1 ms against 13.9 to 15.2) and 1.24 to 1.33 times in two (11.2 to 11.4), 37 to 42 % of sgemm, 19 to 20
-times as fast as `lax.conv`; ResNet-20 0.5 to 0.6 times as fast as PyTorch, 27 times as fast as `lax.conv`.
+Measured on two otherwise idle cores, `--models cnn --turns 12`: the CNN 1.20 times as fast as PyTorch in one lane
+(12.1 ms a client-step against 14.6) and 1.27 times in two (11.5 ms), 36 and 38 % of sgemm, 19 and 20 times as fast as
+`lax.conv`. ResNet-20 was measured in a bare loop only, on a shared machine: 0.5 (batch 100) to 0.6 (batch 500) times
+as fast as PyTorch, 27 times as fast as `lax.conv`.
 
 What was tried for the CNN, in ms a client-step of one lane. The machine's speed changed between the tables, which
 are therefore not comparable with each other (PyTorch beside the first: 18.8 to 21, beside the second: 23.6 to 28).
