@@ -408,3 +408,15 @@ def test_under_strict_promotion(batch_size):
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         run(problem, fa.fedadmm_insa(local, reference="client"), rounds=2)
         run(problem, fa.fedavg(local, average="all"), rounds=2)
+
+
+def test_a_column_as_a_picture():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    problem, *_ = least_squares(SIZES)
+    result = run(problem, ALGORITHMS["fedadmm"], rounds=5, evaluate_every=2)
+    axes = result.plot("loss", label="FedADMM")
+    line = axes.lines[0]
+    np.testing.assert_array_equal(line.get_xdata(), [0, 2, 4, 5])  # where it was measured
+    assert axes.get_xlabel() == "round" and axes.get_legend() is not None
