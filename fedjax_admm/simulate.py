@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import checks, rounds, shuffle, trees
+from . import checks, population, shuffle, trees
 from .algorithms.base import Algorithm
 from .cohorts import Cohorts, check_cohort
 from .evaluation import evaluate
@@ -18,6 +18,7 @@ from .history import DivergenceError, History, Result
 from .problem import Problem, check_params
 from .progress import Progress
 from .records import Solves, State, StopReason
+from .rounds import RoundInfo
 
 MOST_ROUNDS_A_DISPATCH = 64  # so that progress shows and an interrupt is heard
 
@@ -104,7 +105,7 @@ class Simulation:
         # A copy, since the round gives the state's buffers away; with its dtype named, since a weakly typed
         # start (jnp.full) would make the second round another program.
         params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), params)
-        return rounds.init_state(self.problem, self._algorithm, params)
+        return population.init_state(self.problem, self._algorithm, params)
 
     def round(self, state: State, cohort: Any = None) -> tuple[State, Solves]:
         """One round: the next state and this round's solves [cohort].
@@ -119,9 +120,9 @@ class Simulation:
         state, infos, _ = self.run_rounds(state, cohort[None], 1)
         return state, jax.tree.map(lambda leaf: leaf[0], infos.solves)
 
-    def run_rounds(self, state: State, cohorts: np.ndarray, count: int) -> tuple[State, rounds.RoundInfo, Any]:
-        """The first `count` rounds with `cohorts` [rounds, cohort] in one dispatch. See `rounds.device_rounds`."""
-        return rounds.device_rounds(
+    def run_rounds(self, state: State, cohorts: np.ndarray, count: int) -> tuple[State, RoundInfo, Any]:
+        """The first `count` rounds with `cohorts` [rounds, cohort] in one dispatch. See `population.device_rounds`."""
+        return population.device_rounds(
             self.problem,
             self._algorithm,
             state,
@@ -231,7 +232,7 @@ class _Log:
         if not np.isfinite(self._last["loss"]):
             raise DivergenceError(len(self._rows) - 1, "the loss", History(self._rows[:-1] or self._rows))
 
-    def add_rounds(self, infos: rounds.RoundInfo, ran: int, seconds: float) -> None:
+    def add_rounds(self, infos: RoundInfo, ran: int, seconds: float) -> None:
         """Adds the rows of the first `ran` rounds of a dispatch."""
         width = self._sim.execution.width(self._sim.cohorts.size)
         executed = infos.trips.astype(np.int64) * width * self._sim.rows_per_trip

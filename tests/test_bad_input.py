@@ -132,8 +132,8 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_one_clear_line(name, monkeypatch):
     call, message = BAD[name]
-    monkeypatch.setattr("fedjax_admm.rounds.device_rounds", None)  # nothing may be compiled, let alone run
-    monkeypatch.setattr("fedjax_admm.rounds.init_state", None)
+    monkeypatch.setattr("fedjax_admm.population.device_rounds", None)  # nothing may be compiled, let alone run
+    monkeypatch.setattr("fedjax_admm.population.init_state", None)
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

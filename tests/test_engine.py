@@ -13,7 +13,7 @@ import pytest
 from federations import GAMMA, least_squares, make_problem, ridge, squared_error
 
 import fedjax_admm as fa
-from fedjax_admm import aggregate, rounds
+from fedjax_admm import aggregate, population
 from fedjax_admm.records import Clients
 
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
@@ -148,12 +148,12 @@ def test_nothing_compiles_twice():
     local = fa.LocalSolver(learning_rate=0.05, batch_size=3, max_epochs=3)
     run(problem, fa.fedadmm_insa(local, penalty=0.7), rounds=4)
     run(problem, fa.fedadmm_insa(local, penalty=0.7), rounds=7, evaluate_every=3)
-    before = rounds.device_rounds._cache_size()
+    before = population.device_rounds._cache_size()
     other, *_ = least_squares([5, 9, 7], seed=4)
     faster = fa.LocalSolver(learning_rate=0.02, batch_size=3, max_epochs=9)
     run(other, fa.fedadmm_insa(faster, penalty=2, c=0.3, mu=3, tau=4, delta=0, sigma_factor=0.5), rounds=9, seed=8)
     run(other, fa.fedadmm_insa(faster, penalty=1), rounds=8, evaluate_every=3)
-    assert rounds.device_rounds._cache_size() == before
+    assert population.device_rounds._cache_size() == before
 
 
 def weak_init(key):
@@ -316,7 +316,7 @@ def lowered_round(problem, algorithm, cohort):
     sim = fa.Simulation(problem, algorithm, participation=cohort)
     ids, one = jnp.zeros((1, cohort), jnp.int32), jnp.int32(1)
     arguments = (sim.problem, sim._algorithm, sim.init(), sim._order_key, ids, one)
-    return rounds.device_rounds.lower(*arguments, width=2, rows_per_trip=sim.rows_per_trip)
+    return population.device_rounds.lower(*arguments, width=2, rows_per_trip=sim.rows_per_trip)
 
 
 def test_a_rounds_cost_does_not_grow_with_the_population():
