@@ -14,6 +14,7 @@ from federations import GAMMA, least_squares, make_problem, ridge, squared_error
 
 import fedjax_admm as fa
 from fedjax_admm import aggregate, population
+from fedjax_admm.problem import RESERVED
 from fedjax_admm.records import Clients
 
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
@@ -234,6 +235,7 @@ def test_communicated_floats_and_history(algorithm):
     names = ("round loss epochs_mean gradient_samples criterion_samples communicated_floats penalty_mean "
              "lane_efficiency seconds eval_seconds failed_clients").split()  # fmt: skip
     assert list(history) == names
+    assert {*names, "excess_loss", "regularizer"} == set(RESERVED)  # what no metric may be called
     assert list(history.to_pandas().columns) == names
     np.testing.assert_array_equal(history["round"], range(4))
 
