@@ -4,7 +4,7 @@ from . import algorithms, criteria, examples, models, penalties, problems
 from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, fedprox
 from .data import partition
 from .data.federated import FederatedData
-from .history import DivergenceError, History, Result
+from .history import DivergenceError, History, Result, RunRecord
 from .local_solver import LocalSolver
 from .problem import Problem
 from .records import Solves, State, StopReason
@@ -20,6 +20,7 @@ __all__ = [
     "LocalSolver",
     "Problem",
     "Result",
+    "RunRecord",
     "Simulation",
     "Solves",
     "State",

@@ -53,19 +53,48 @@ class History(Mapping[str, np.ndarray]):
 
 
 @dataclass(frozen=True)
-class Result:
-    """What `simulate` returns."""
+class RunRecord:
+    """What a run wrote down: everything but the parameters and the clients' state."""
 
-    params: Any  # z after the last round
-    state: State  # all that the run carried: client_params, duals, penalties where kept
+    history: History
     cohorts: np.ndarray  # [rounds, cohort]
     solves: Solves  # [rounds, cohort] each
-    history: History
+    num_clients: int
 
     @property
     def epochs(self) -> np.ndarray:
         """Local epochs [rounds, cohort]."""
         return np.asarray(self.solves.epochs)
+
+    @property
+    def epoch_reduction(self) -> float:
+        """The share of epochs saved: 1 - done / what the solves might have done at most."""
+        return 1 - float(np.sum(self.epochs, dtype=np.int64) / np.sum(self.solves.max_epochs, dtype=np.int64))
+
+    def client_epochs(self) -> np.ndarray:
+        """Epochs of every client in every round [rounds, clients], NaN where it was not selected."""
+        table = np.full((len(self.cohorts), self.num_clients), np.nan)
+        np.put_along_axis(table, self.cohorts, self.epochs, axis=1)
+        return table
+
+    def client_penalties(self) -> np.ndarray:
+        """Every client's penalty after every round [rounds + 1, clients], round 0 included.
+
+        A client's penalty changes in its own solves alone. Of clients that were never selected only their mean
+        is known, from the history's first row.
+        """
+        rounds = len(self.cohorts)
+        table = np.full((rounds + 1, self.num_clients), np.nan)
+        for k in reversed(range(rounds)):  # so that the first solve's penalty, the initial one, is what stays
+            table[0, self.cohorts[k]] = self.solves.penalty[k]
+        never = np.setdiff1d(np.arange(self.num_clients), self.cohorts)
+        if never.size:
+            known = np.nansum(table[0]) if never.size < self.num_clients else 0.0
+            table[0, never] = (self.history["penalty_mean"][0] * self.num_clients - known) / never.size
+        for k in range(rounds):
+            table[k + 1] = table[k]
+            table[k + 1, self.cohorts[k]] = self.solves.new_penalty[k]
+        return table
 
     def plot(self, column: str = "loss", *, axes: Any = None, label: str | None = None) -> Any:
         """A column of the history against the rounds; returns matplotlib's axes."""
@@ -74,9 +103,16 @@ class Result:
         return plot_column(self.history, column, axes=axes, label=label)
 
     def __repr__(self) -> str:
-        rounds = len(self.cohorts)
-        loss = self.history["loss"]
-        return f"Result({rounds} rounds, loss {loss[0]:.6g} -> {loss[-1]:.6g})"
+        rounds, loss = len(self.cohorts), self.history["loss"]
+        return f"{type(self).__name__}({rounds} rounds, loss {loss[0]:.6g} -> {loss[-1]:.6g})"
+
+
+@dataclass(frozen=True, repr=False)
+class Result(RunRecord):
+    """What `simulate` returns: the run's record, and where it ended."""
+
+    params: Any  # z after the last round
+    state: State  # all that the run carried: client_params, duals, penalties where kept
 
 
 class DivergenceError(RuntimeError):

@@ -94,6 +94,7 @@ class Solves:
     """
 
     epochs: Array  # int32, local epochs done
+    max_epochs: Array  # int32, how many it might have done
     gradient_samples: Array  # int32, per-example gradients computed, the criterion's included
     criterion_samples: Array  # int32, those of them that only the criterion asked for
     reference_residual: Array  # ||e|| at the reference point
@@ -101,6 +102,8 @@ class Solves:
     sigma: Array  # the relative criterion's factor
     consensus_gap: Array  # ||u+ - z||
     movement: Array  # ||u+ - u||, where the algorithm keeps u
+    penalty: Array  # beta_i of this solve's subproblem
+    new_penalty: Array  # beta_i after the round, where the algorithm keeps one for each client
     stop_code: Array  # int8, index into STOP_REASONS
 
     @property

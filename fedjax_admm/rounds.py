@@ -31,7 +31,9 @@ class RoundInfo:
     def empty(cls, rounds: int, cohort: int, dtype: Any) -> RoundInfo:
         """Room for the infos [rounds, ...] of several rounds."""
         whole, real = jnp.zeros((rounds, cohort), jnp.int32), jnp.zeros((rounds, cohort), dtype)
-        solves = Solves(whole, whole, whole, real, real, real, real, real, whole.astype(jnp.int8))
+        kinds = {"epochs": whole, "max_epochs": whole, "gradient_samples": whole, "criterion_samples": whole}
+        kinds["stop_code"] = whole.astype(jnp.int8)
+        solves = Solves(**{field.name: kinds.get(field.name, real) for field in dataclasses.fields(Solves)})
         return cls(solves, whole[:, 0], whole[:, 0], real[:, 0], jnp.ones((rounds,), bool))
 
 
@@ -86,18 +88,22 @@ def cohort_round(
     any_ok = jnp.any(ok)
     new_params, new_server = trees.where(any_ok, (new_params, new_server), (params, server))
     finite = any_ok & trees.all_finite(new_params)
+    new_rows = trees.where(ok, new_rows, rows)
+    record = dataclasses.replace(record, new_penalty=new_rows.get("penalties", record.penalty))
     info = RoundInfo(record, trips, jnp.sum(ended.rows), algorithm.penalty_mean(new_server), finite)
-    return new_params, new_server, trees.where(ok, new_rows, rows), info
+    return new_params, new_server, new_rows, info
 
 
 def _solves(job: solves.Job, ended: solves.Carry, ok: Array, u: Any, z: Any) -> Solves:
     """The record [cohort] of the solves that ended."""
     sub, nan = job.subproblem, jnp.full_like(ended.residual, jnp.nan)
     gap = trees.minus(u, z) if sub.center is None else optax.tree.sub(u, sub.center)
+    penalty = nan if sub.penalty is None else sub.penalty.astype(nan.dtype)
     norm = jax.vmap(optax.tree.norm)
     sigma = jax.vmap(lambda job, carry: job.criterion.sigma(solves.progress(job, carry)))(job, ended)
     return Solves(
         epochs=ended.epoch,
+        max_epochs=job.solver.max_epochs,
         gradient_samples=ended.rows + ended.search_samples,
         criterion_samples=ended.criterion_samples,
         reference_residual=ended.reference_residual,
@@ -105,5 +111,7 @@ def _solves(job: solves.Job, ended: solves.Carry, ok: Array, u: Any, z: Any) -> 
         sigma=sigma,
         consensus_gap=norm(gap).astype(nan.dtype),
         movement=nan if sub.previous is None else norm(optax.tree.sub(u, sub.previous)).astype(nan.dtype),
+        penalty=penalty,
+        new_penalty=penalty,
         stop_code=jnp.where(ok, ended.stop_code, StopReason.FAILED.code).astype(jnp.int8),
     )

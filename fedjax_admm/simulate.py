@@ -206,7 +206,14 @@ def simulate(
             shown.update(count, log.summary())
     every = jax.tree.map(lambda *blocks: np.concatenate(blocks), *solves)
     params = jax.tree.map(jnp.copy, state.params)  # the result's own: its state may be given to another round
-    return Result(params=params, state=state, cohorts=cohorts, solves=every, history=log.history())
+    return Result(
+        history=log.history(),
+        cohorts=cohorts,
+        solves=every,
+        num_clients=problem.data.num_clients,
+        params=params,
+        state=state,
+    )
 
 
 class _Log:

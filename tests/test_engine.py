@@ -422,3 +422,16 @@ def test_a_column_as_a_picture():
     line = axes.lines[0]
     np.testing.assert_array_equal(line.get_xdata(), [0, 2, 4, 5])  # where it was measured
     assert axes.get_xlabel() == "round" and axes.get_legend() is not None
+
+
+def test_client_penalties_are_rebuilt_from_the_solves():
+    problem, *_ = least_squares(SIZES)
+    algorithm = fa.fedadmm_insa(fa.LocalSolver(learning_rate=0.05, batch_size=3, max_epochs=4), penalty=0.05)
+    result = fa.simulate(problem, algorithm, rounds=12, participation=2, progress=False)
+    penalties = result.client_penalties()
+    np.testing.assert_array_equal(penalties[-1], result.state.penalties)
+    np.testing.assert_allclose(penalties.mean(axis=1), result.history["penalty_mean"], rtol=1e-6)
+    assert penalties[0].std() < 1e-9 and penalties[-1].std() > 0
+    epochs = result.client_epochs()
+    assert np.nansum(epochs) == result.epochs.sum() and np.isfinite(epochs).sum() == result.cohorts.size
+    assert result.epoch_reduction == 1 - result.epochs.sum() / (4 * result.epochs.size)
