@@ -5,10 +5,13 @@ from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, fedprox
 from .data import partition
 from .data.federated import FederatedData
 from .history import DivergenceError, History, Result, RunRecord
+from .interrupts import Interrupted
 from .local_solver import LocalSolver
 from .problem import Problem
 from .records import Solves, State, StopReason
-from .simulate import Execution, Simulation, simulate
+from .run_directory import RunDirectoryError, StoredRun, read_run
+from .simulate import simulate
+from .simulation import Execution, Simulation
 
 __version__ = "0.1.0"
 
@@ -17,14 +20,17 @@ __all__ = [
     "Execution",
     "FederatedData",
     "History",
+    "Interrupted",
     "LocalSolver",
     "Problem",
     "Result",
+    "RunDirectoryError",
     "RunRecord",
     "Simulation",
     "Solves",
     "State",
     "StopReason",
+    "StoredRun",
     "algorithms",
     "criteria",
     "examples",
@@ -37,5 +43,6 @@ __all__ = [
     "partition",
     "penalties",
     "problems",
+    "read_run",
     "simulate",
 ]

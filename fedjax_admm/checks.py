@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import numbers
 from typing import Any
@@ -70,7 +71,9 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     """One of a few words."""
     if value not in options:
         words = " or ".join(repr(option) for option in options)
-        raise ValueError(f"{name} must be {words}, got {value!r}")
+        near = difflib.get_close_matches(str(value), options, n=1)
+        hint = f": did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name} must be {words}, got {value!r}{hint}")
     return value
 
 

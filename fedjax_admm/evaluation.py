@@ -38,6 +38,12 @@ def evaluate(problem: Problem, params: Any) -> dict[str, float]:
     return {"loss": loss, **excess, **values}
 
 
+def evaluated_columns(problem: Problem) -> tuple[str, ...]:
+    """The names of what `evaluate` returns, in its order."""
+    excess = () if problem.optimal_loss is None else ("excess_loss",)
+    return ("loss", *excess, *(name for name, _ in problem.metrics))
+
+
 @partial(jax.jit, static_argnames=("rows", "eval_rows"))
 def _sums(problem: Problem, params: Any, rows: int, eval_rows: int) -> dict[str, Array]:
     data = problem.data

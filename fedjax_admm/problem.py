@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from .data.federated import FederatedData, check_rows
-from .trees import record, static
+from .trees import note, record, static
 
 # What the history calls its other columns.
 RESERVED = (
@@ -50,6 +51,7 @@ class Problem:
     eval_data: Any = None
     metrics: Any = static(default=())  # given as a mapping, kept as pairs (hashable)
     optimal_loss: Any = None
+    recipe: Any = note(default=None)  # the call that makes this problem again, where there is one
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", tuple(dict(self.metrics).items()))
@@ -58,6 +60,12 @@ class Problem:
     def with_optimum(self, optimal_loss: float) -> Problem:
         """The same problem, with its least loss known."""
         return dataclasses.replace(self, optimal_loss=optimal_loss)
+
+    def with_recipe(self, recipe: dict[str, Any]) -> Problem:
+        """The same problem, with the call noted that makes it again."""
+        noted = copy.copy(self)  # nothing else changes, so nothing is checked again
+        object.__setattr__(noted, "recipe", recipe)
+        return noted
 
     @property
     def params_shape(self) -> Any:

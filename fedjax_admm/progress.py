@@ -12,17 +12,19 @@ SECONDS_BETWEEN_LINES = 10.0  # in a file: enough to follow, too few to fill it
 
 
 class Progress:
-    """Shows rounds done of `total`, and a summary such as the loss.
+    """Shows rounds done of `total`, a summary such as the loss, and the time left; `done` were done before.
 
     >>> with Progress(total=10, show=False) as progress:
     ...     progress.update(1, "loss 2.3")
     """
 
-    def __init__(self, total: int, show: bool) -> None:
+    def __init__(self, total: int, show: bool, done: int = 0) -> None:
         self._total, self._show = total, show
-        self._done, self._began, self._last = 0, time.monotonic(), time.monotonic()
+        self._done, self._first, self._began, self._last = done, done, time.monotonic(), time.monotonic()
         in_notebook = any("notebook" in kind.__module__ for kind in tqdm.__mro__)  # what tqdm.auto chose
-        self._bar = tqdm(total=total, unit="round") if show and (in_notebook or sys.stderr.isatty()) else None
+        self._bar = (
+            tqdm(total=total, initial=done, unit="round") if show and (in_notebook or sys.stderr.isatty()) else None
+        )
 
     def update(self, rounds: int, summary: str) -> None:
         self._done += rounds
@@ -33,8 +35,12 @@ class Progress:
         now = time.monotonic()
         if self._show and (now - self._last > SECONDS_BETWEEN_LINES or self._done == self._total):
             self._last = now
+            spent = now - self._began
+            left = spent / (self._done - self._first) * (self._total - self._done)
             print(
-                f"round {self._done}/{self._total}, {now - self._began:.0f} s: {summary}", file=sys.stderr, flush=True
+                f"round {self._done}/{self._total}, {spent:.0f} s, {left:.0f} s left: {summary}",
+                file=sys.stderr,
+                flush=True,
             )
 
     def __enter__(self) -> Progress:

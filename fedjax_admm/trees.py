@@ -17,7 +17,12 @@ def static(**kwargs: Any) -> Any:
     return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+def note(**kwargs: Any) -> Any:
+    """A field of a `record` that says where the record came from: no leaf, not compiled in, its default inside JAX."""
+    return dataclasses.field(metadata={"note": True}, compare=False, **kwargs)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(static, note, dataclasses.field))
 def record(cls: type[T]) -> type[T]:
     """A frozen dataclass that is a pytree.
 
@@ -34,7 +39,8 @@ def record(cls: type[T]) -> type[T]:
     cls = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     constant = tuple(f.name for f in fields if f.metadata.get("static"))
-    leaves = tuple(f.name for f in fields if f.name not in constant)
+    notes = {f.name: f.default for f in fields if f.metadata.get("note")}
+    leaves = tuple(f.name for f in fields if f.name not in constant and f.name not in notes)
     keys = tuple(jax.tree_util.GetAttrKey(name) for name in leaves)
 
     def flatten(value: Any) -> tuple[tuple, tuple]:
@@ -46,7 +52,8 @@ def record(cls: type[T]) -> type[T]:
 
     def unflatten(constants: tuple, children: tuple) -> Any:
         value = object.__new__(cls)
-        for name, item in (*zip(leaves, children, strict=True), *zip(constant, constants, strict=True)):
+        named = (*zip(leaves, children, strict=True), *zip(constant, constants, strict=True), *notes.items())
+        for name, item in named:
             object.__setattr__(value, name, item)
         return value
 

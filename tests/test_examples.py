@@ -30,7 +30,9 @@ def small_linear(**kwargs):
 
 def test_linear_regression_follows_the_paper():
     example = small_linear()
-    assert (example.rounds, example.participation, example.c, example.delta) == (300, 0.2, 0.01, 0.01)
+    assert (example.rounds, example.participation) == (300, 0.2)
+    insa = example.algorithm("fedadmm_insa")
+    assert (insa.criterion.c, insa.delta, insa.penalty_rule.mu, insa.penalty_rule.tau) == (0.01, 0.01, 5.0, 2.0)
     assert (example.local.learning_rate, example.local.batch_size, example.local.max_epochs) == (0.001, 50, 20)
     x, y = (np.asarray(example.problem.data.fields[name]) for name in ("x", "y"))
     assert x.shape == (600, 40) and set(np.asarray(example.problem.data.sizes)) == {30}

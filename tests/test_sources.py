@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from fedjax_admm.data import cache, sources
-from fedjax_admm.data.cache import DamagedFileError
 from fedjax_admm.data.sources import DatasetNotFoundError, load
+from fedjax_admm.files import DamagedFileError
 
 MNIST_DIR = Path(__file__).parents[2] / "shared" / "tensorflow_datasets"
 MNIST_TRAIN_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]  # of the original files

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import sys
 import warnings
 import zipfile
@@ -17,11 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ..files import DamagedFileError, write_whole
+
 _CHUNK = 1 << 20  # bytes a read: the arrays are filled in place, without a second copy of them
-
-
-class DamagedFileError(OSError):
-    """A file on disk does not hold what it should; the message names it."""
 
 
 def folder() -> Path:
@@ -95,21 +92,9 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def write_arrays(path: Path, key: str, arrays: dict[str, np.ndarray]) -> None:
-    """Writes arrays so that `path` is at every moment the former file, or none, or the complete new one.
-
-    What an interruption can leave behind is a `.tmp` file, which nothing reads.
-    """
+    """Writes arrays so that `path` is at every moment the former file, or none, or the complete new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}-{secrets.token_hex(8)}.tmp")  # same folder: a rename is atomic
-    try:
-        with open(temporary, "xb") as file:
-            np.savez(file, key=np.array(key), **arrays)
-            file.flush()
-            os.fsync(file.fileno())  # else a power failure could leave the name on a file without its content
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_whole(path, lambda file: np.savez(file, key=np.array(key), **arrays))
 
 
 def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:

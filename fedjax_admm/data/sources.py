@@ -28,7 +28,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fedjax_admm.data import cache
-from fedjax_admm.data.cache import DamagedFileError
+from fedjax_admm.files import DamagedFileError
 
 EMBEDDED = "mnist_mini"
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from .. import algorithms, checks
 from ..local_solver import LocalSolver
 from ..problem import Problem
+from ..settings import describe
 
 
 @dataclass(frozen=True)
@@ -25,10 +30,7 @@ class Example:
     local: LocalSolver
     rounds: int
     participation: Any
-    c: float
-    delta: float = 0.01
-    mu: float = 5.0
-    tau: float = 2.0
+    c: float  # the modulus of strong convexity that the inexactness criterion assumes
 
     @property
     def run_settings(self) -> dict[str, Any]:
@@ -36,19 +38,31 @@ class Example:
         return {"rounds": self.rounds, "participation": self.participation}
 
     def algorithm(self, name: str, penalty: Any = 1.0, **options: Any) -> Any:
-        """The paper's configuration of fedavg, fedprox, fedadmm, fedadmm_in or fedadmm_insa.
+        """The paper's configuration of an algorithm of `fedjax_admm.algorithms`: "fedavg", "fedadmm_insa", ...
 
         FedAvg averages all clients' last models, as in the paper's experiments; `options` override this or any
-        other argument. FedAvg has no penalty and leaves it out.
+        other argument. An algorithm without a penalty, such as FedAvg, leaves it out.
         """
-        inexact = {"c": self.c, "delta": self.delta}
-        makers = {
-            "fedavg": lambda: algorithms.fedavg(self.local, **{"average": "all"} | options),
-            "fedprox": lambda: algorithms.fedprox(self.local, penalty, **options),
-            "fedadmm": lambda: algorithms.fedadmm(self.local, penalty, **options),
-            "fedadmm_in": lambda: algorithms.fedadmm_in(self.local, penalty, **inexact | options),
-            "fedadmm_insa": lambda: algorithms.fedadmm_insa(
-                self.local, penalty, **inexact | {"mu": self.mu, "tau": self.tau} | options
-            ),
-        }
-        return makers[checks.choice("name", name, tuple(makers))]()
+        presets = {"fedavg": {"average": "all"}, "fedadmm_in": {"c": self.c}, "fedadmm_insa": {"c": self.c}}
+        make = getattr(algorithms, checks.choice("name", name, tuple(algorithms.__all__)))
+        known = inspect.signature(make).parameters
+        for option in options:
+            if option not in known:
+                names = ", ".join(known)
+                raise ValueError(f"{option} is not an argument of {name}, which takes {names}")
+        shared = {"penalty": penalty} if "penalty" in known else {}
+        return make(self.local, **shared | presets.get(name, {}) | options)
+
+
+def recipe(make: Callable[..., Example]) -> Callable[..., Example]:
+    """Notes in an example's problem the call that makes it, so that a run on disk can be resumed from its settings."""
+
+    @functools.wraps(make)
+    def noted(**arguments: Any) -> Example:
+        example = make(**arguments)
+        call = inspect.signature(make).bind(**arguments)
+        call.apply_defaults()
+        problem = example.problem.with_recipe({"example": make.__name__, "arguments": describe(call.arguments)})
+        return dataclasses.replace(example, problem=problem)
+
+    return noted

@@ -14,11 +14,12 @@ from ..data.sources import EMBEDDED, ImageSet, load
 from ..local_solver import LocalSolver
 from ..models import Model
 from ..problem import Problem
-from .base import Example
+from .base import Example, recipe
 
 DataDir = str | os.PathLike[str] | None
 
 
+@recipe
 def mnist_cnn(
     *,
     data_dir: DataDir = None,
@@ -55,6 +56,7 @@ def mnist_cnn(
     )
 
 
+@recipe
 def cifar10_resnet20(
     *,
     data_dir: DataDir = None,
@@ -88,6 +90,7 @@ def cifar10_resnet20(
     )
 
 
+@recipe
 def mnist_mini(
     *,
     num_clients: int = 50,

@@ -20,12 +20,13 @@ from ..data.federated import FederatedData
 from ..evaluation import evaluate
 from ..local_solver import LocalSolver
 from ..problem import Problem
-from .base import Example
+from .base import Example, recipe
 
 GAMMA = 0.01
 _ROWS_A_PIECE = 500  # rows of the data that are drawn together, each piece from its own seed
 
 
+@recipe
 def linear_regression(
     *,
     num_clients: int = 200,

@@ -1,0 +1,101 @@
+"""Checkpoints of a run's state: the last two, each written beside and renamed, checked on reading."""
+
+from __future__ import annotations
+
+import time
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+SHARE = 0.03  # of a run's time that saving may take
+
+
+class Checkpoints:
+    """The checkpoints in a folder.
+
+    seconds: the least time between two; more where saving takes so long that it would exceed its share of the run.
+    """
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        import orbax.checkpoint as ocp  # half a second that only runs on disk pay
+
+        self._ocp = ocp
+        options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False, create=True)
+        self._manager = ocp.CheckpointManager(folder.resolve(), options=options)
+        self._folder, self._seconds = folder, seconds
+        self._next = time.monotonic() + seconds
+
+    def due(self) -> bool:
+        """Whether it is time for one."""
+        return time.monotonic() >= self._next
+
+    def save(self, round: int, state: Any) -> None:
+        """Keeps `state` as it is after `round` rounds, and the checkpoint before this one."""
+        began = time.monotonic()
+        if round not in self._manager.all_steps():
+            args = self._ocp.args
+            leaves = _named_leaves(state)
+            described = {name: _describe(path, leaf) for name, (path, leaf) in leaves.items()}
+            arrays = {name: leaf for name, (_, leaf) in leaves.items()}
+            self._manager.save(
+                round, args=args.Composite(state=args.StandardSave(arrays), leaves=args.JsonSave(described))
+            )
+        took = time.monotonic() - began
+        self._next = time.monotonic() + max(self._seconds, took / SHARE)
+
+    def restore(self, like: Any, last: int) -> tuple[int, Any] | None:
+        """The newest good state of at most `last` rounds, and its round; None where there is none.
+
+        like: a pytree of shapes and dtypes. A checkpoint that is damaged is a warning and passed over.
+        """
+        for round in sorted(self._manager.all_steps(), reverse=True):
+            if round > last:
+                continue
+            try:
+                return round, self._read(round, like)
+            except Exception as error:  # damage surfaces in orbax and tensorstore as nearly any type of exception
+                reason = str(error).splitlines()[0][:200]
+                warnings.warn(
+                    f"the checkpoint {self._folder / str(round)} is damaged ({reason}): going on from an older one",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+        return None
+
+    def forget_after(self, round: int) -> None:
+        """Removes newer checkpoints, which could not be read."""
+        for newer in self._manager.all_steps():
+            if newer > round:
+                self._manager.delete(newer)
+
+    def close(self) -> None:
+        self._manager.close()
+
+    def _read(self, round: int, like: Any) -> Any:
+        leaves, args = _named_leaves(like), self._ocp.args
+        place = jnp.zeros(()).sharding
+        shapes = {n: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place) for n, (_, s) in leaves.items()}
+        found = self._manager.restore(
+            round, args=args.Composite(state=args.StandardRestore(shapes), leaves=args.JsonRestore())
+        )
+        for name, (path, _) in leaves.items():
+            if found["leaves"][name] != _describe(path, found["state"][name]):
+                raise ValueError(f"{path} is not what was written")
+        return jax.tree.unflatten(jax.tree.structure(like), [found["state"][name] for name in leaves])
+
+
+def _named_leaves(tree: Any) -> dict[str, tuple[str, Any]]:
+    """Leaves by number, since paths may have characters that file names may not."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {f"{k:04d}": (jax.tree_util.keystr(path), leaf) for k, (path, leaf) in enumerate(leaves)}
+
+
+def _describe(path: str, leaf: Any) -> dict[str, Any]:
+    array = np.ascontiguousarray(leaf)
+    crc = zlib.crc32(array.reshape(-1).view(np.uint8))
+    return {"path": path, "dtype": str(array.dtype), "shape": list(array.shape), "crc32": crc}

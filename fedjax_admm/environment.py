@@ -1,0 +1,55 @@
+"""Where a run ran: versions, devices, the user's commit."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import jax
+
+PACKAGES = ("fedjax-admm", "jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint")
+
+
+def environment() -> dict[str, Any]:
+    """What may matter for numbers and speed.
+
+    >>> sorted(environment())
+    ['commit', 'cores', 'devices', 'jax_enable_x64', 'machine', 'python', 'started', 'system', 'versions']
+    """
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "python": sys.version.split()[0],
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "devices": [f"{device.platform} {device.device_kind}" for device in jax.devices()],
+        "jax_enable_x64": bool(jax.config.jax_enable_x64),
+        "commit": _commit(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The installed versions of the packages that decide what is computed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _commit() -> str | None:
+    """The commit of the working directory, with "+" if files differ from it; None outside a repository."""
+    try:
+        ask = ["git", "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=40"]
+        answer = subprocess.run(ask, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

@@ -1,0 +1,69 @@
+"""Ctrl-C and SIGTERM during a run that is kept on disk: end after the round; a second Ctrl-C ends at once."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+import jax
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was asked to stop; it ended after a round, and everything up to it is on disk.
+
+    round: rounds done; run_dir: where.
+    """
+
+    def __init__(self, round: int, run_dir: str) -> None:
+        self.round, self.run_dir = round, run_dir
+        super().__init__(
+            f"stopped after round {round}; everything is in {run_dir}. To go on: call simulate with the same "
+            f"arguments and run_dir, or, for one of the package's examples, fedjax-admm resume {run_dir}"
+        )
+
+    def __reduce__(self) -> tuple:
+        return Interrupted, (self.round, self.run_dir)
+
+
+class Interrupts:
+    """Within it, the first Ctrl-C or SIGTERM sets `requested`; a second Ctrl-C raises KeyboardInterrupt.
+
+    Signals go to the main thread only; in any other this does nothing.
+
+    >>> with Interrupts() as interrupts:
+    ...     interrupts.requested
+    False
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._former: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._former[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt("stopped at once; the run is on disk as it was last saved")
+        if not self.requested:
+            print("\nstopping after this round; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+        self.requested = True
+
+    def wait(self, values: Any) -> Any:
+        """The values on the host, once they are computed; signals are heard while it waits."""
+        began = time.perf_counter()
+        # A blocking wait would hold back Python's signal handlers until the round's end.
+        while self._former and not all(leaf.is_ready() for leaf in jax.tree.leaves(values)):
+            time.sleep(min(0.01, 2e-5 + 0.02 * (time.perf_counter() - began)))
+        return jax.device_get(values)

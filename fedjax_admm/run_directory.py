@@ -1,0 +1,271 @@
+"""A run on disk: what it was asked to do, where it ran, what it did, and how to go on.
+
+settings.json     every argument and default: recreates the run (see `settings`)
+execution.json    lanes and devices as they were chosen at the start; kept when the run is resumed
+environment.json  versions, devices, commit; one entry for each time the run was started
+status.json       running, finished, interrupted or failed
+history.csv       a line a round
+solves.npy        every local solve: client, epochs, penalties, residuals, ... [rounds, cohort]
+checkpoints/      the last two complete states (orbax)
+lock              held by the process that writes here
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import filelock
+import numpy as np
+
+from . import settings as settings_module
+from .checkpoints import Checkpoints
+from .environment import environment, versions
+from .files import read_json, write_json
+from .history import History, RunRecord
+from .recording import HistoryFile, Row, SolvesFile, read_history, read_solves
+from .records import Solves
+
+SETTINGS, EXECUTION, ENVIRONMENT, STATUS = "settings.json", "execution.json", "environment.json", "status.json"
+OWN = {SETTINGS, EXECUTION, ENVIRONMENT, STATUS, "history.csv", "solves.npy", "checkpoints", "lock"}
+
+
+class RunDirectoryError(OSError):
+    """The run directory could not be written or read; what was saved before is still there."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Where a run on disk stands."""
+
+    round: int
+    state: Any
+    rows: list[Row]  # of the history, rounds 0 to `round`
+    solves: Solves  # of the rounds done
+
+
+class RunDirectory:
+    """The directory of one run, held by this process while it is open."""
+
+    def __init__(
+        self, path: Any, settings: Mapping[str, Any], execution: Mapping[str, Any], real: Any, seconds: float
+    ) -> None:
+        self.path = Path(path)
+        self._lock: Any = None
+        try:
+            self._begin(settings, execution)
+            cohort, rounds = execution["cohort"], settings["rounds"]
+            self._history = HistoryFile(self.path / "history.csv")
+            self._solves = SolvesFile(self.path / "solves.npy", rounds, cohort, real)
+            self._checkpoints = Checkpoints(self.path / "checkpoints", seconds)
+        except OSError as error:
+            self._unlock()
+            reason = error.strerror or error
+            raise ValueError(f"run_dir {str(path)!r} cannot be used ({reason}): choose another, or mend it") from error
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _begin(self, settings: Mapping[str, Any], resolved: Mapping[str, Any]) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"run_dir {str(self.path)!r} is a file: give a directory")
+        self.path.mkdir(parents=True, exist_ok=True)
+        foreign = sorted(p.name for p in self.path.iterdir() if p.name not in OWN and not p.name.startswith("."))
+        is_run = (self.path / SETTINGS).exists()
+        if foreign and not is_run:
+            raise ValueError(
+                f"run_dir {str(self.path)!r} has other files ({foreign[0]}) and no run: give a new directory"
+            )
+        self._take_lock()
+        if is_run:
+            _refuse_differences(self.path, settings)
+            execution = read_json(self.path / EXECUTION)
+            if execution["platform"] != resolved["platform"]:
+                platforms = f"{execution['platform']}, now on {resolved['platform']}"
+                warnings.warn(f"{self.path} was begun on {platforms}: the rest may differ in rounding", stacklevel=4)
+        else:
+            execution = resolved
+            write_json(self.path / EXECUTION, dict(execution))
+            write_json(self.path / ENVIRONMENT, [])
+            self.say("running")
+            write_json(self.path / SETTINGS, dict(settings))  # last: with it, the directory is a run
+        self.execution, self._rounds = execution, settings["rounds"]
+
+    def restore(self, like: Any) -> Restored | None:
+        """The last good state and what was recorded up to it; None at the beginning."""
+        try:
+            written = len(self._history.rows())
+            found = self._checkpoints.restore(like, last=written - 1)
+            round = 0 if found is None else found[0]
+            if written > 1 and found is None:
+                warnings.warn(
+                    f"{self.path} has no good checkpoint: starting again at round 0", RuntimeWarning, stacklevel=4
+                )
+            self._checkpoints.forget_after(round)
+            if round < self._rounds:
+                write_json(self.path / ENVIRONMENT, [*read_json(self.path / ENVIRONMENT), environment()])
+                self.say("running")
+            rows = self._history.keep(round + 1 if found else 0)
+            if found is None:
+                return None
+            return Restored(round, found[1], rows, self._solves.read(round)[1])
+        except OSError as error:
+            raise RunDirectoryError(f"{self.path} cannot be resumed: {error}") from error
+
+    def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
+        """Adds the rows of the rounds that were done, and the solves of the rounds from `start` on."""
+        try:
+            if solves is not None:  # first, so that no round in the history is without its solves
+                self._solves.write(start, cohorts, solves)
+            self._history.append(rows)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def save(self, round: int, state: Any, *, now: bool = False) -> None:
+        """A checkpoint, if it is time for one."""
+        if not (now or self._checkpoints.due()):
+            return
+        try:
+            self._history.sync()
+            self._solves.sync()
+            self._checkpoints.save(round, state)
+        except Exception as error:  # a full disk surfaces in orbax as nearly any type of exception
+            raise self._failed(error) from error
+
+    def say(self, status: str, message: str | None = None) -> None:
+        """Writes how the run stands."""
+        write_json(
+            self.path / STATUS,
+            {"status": status, "message": message, "process": os.getpid(), "host": socket.gethostname()},
+        )
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._checkpoints.close()
+            if kind is not None:
+                status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
+                self.say(status, str(error).splitlines()[0] if str(error) else kind.__name__)
+        except OSError:
+            pass  # the first error is the one to tell
+        finally:
+            self._unlock()
+
+    def _failed(self, error: Exception) -> RunDirectoryError:
+        reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
+        return RunDirectoryError(
+            f"writing to {self.path} failed: {reason}; what was saved before is kept, and the run can be resumed"
+        )
+
+    def _take_lock(self) -> None:
+        self._lock = filelock.FileLock(self.path / "lock", blocking=False)
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            self._lock = None
+            holder = read_json(self.path / STATUS) if (self.path / STATUS).exists() else {}
+            who = f"process {holder.get('process', '?')} on {holder.get('host', '?')}"
+            raise ValueError(
+                f"run_dir {str(self.path)!r} is in use by {who}: wait for it, or give another directory"
+            ) from None
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+class NoDirectory:
+    """A run that is not kept: the same calls, without effect."""
+
+    def restore(self, like: Any) -> None:
+        return None
+
+    def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
+        pass
+
+    def save(self, round: int, state: Any, *, now: bool = False) -> None:
+        pass
+
+    def say(self, status: str, message: str | None = None) -> None:
+        pass
+
+
+@dataclass(frozen=True, repr=False)
+class StoredRun(RunRecord):
+    """A run as its directory has it, finished or not."""
+
+    settings: Mapping[str, Any]
+    environment: list[Mapping[str, Any]]
+    execution: Mapping[str, Any]
+    status: str  # running, finished, interrupted, failed
+    message: str | None  # why it ended, if it failed
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were asked for."""
+        return self.settings["rounds"]
+
+
+def read_run(path: Any) -> StoredRun:
+    """What a run directory has by now; the run may still be going on.
+
+    Raises ValueError where there is no run, `DamagedFileError` where a file of it is damaged.
+    """
+    folder = Path(path)
+    if not (folder / SETTINGS).is_file():
+        raise ValueError(f"{str(path)!r} has no run: it needs a {SETTINGS}")
+    settings, execution = read_json(folder / SETTINGS), read_json(folder / EXECUTION)
+    history = read_history(folder / "history.csv") if (folder / "history.csv").exists() else History([])
+    rounds = len(history["round"]) - 1 if len(history) else 0
+    if rounds < 1:
+        raise ValueError(f"the run in {str(path)!r} has no round yet: wait, or resume it")
+    cohorts, solves = read_solves(folder / "solves.npy", rounds)
+    status = read_json(folder / STATUS)
+    return StoredRun(
+        history=history,
+        cohorts=cohorts,
+        solves=solves,
+        num_clients=settings["problem"]["clients"],
+        settings=settings,
+        environment=read_json(folder / ENVIRONMENT),
+        execution=execution,
+        status=status["status"],
+        message=status["message"],
+    )
+
+
+def _refuse_differences(path: Path, now: Mapping[str, Any]) -> None:
+    there, now = _comparable(read_json(path / SETTINGS)), _comparable(now)
+    started = read_json(path / ENVIRONMENT)
+    last = started[-1]["versions"] if started else versions()
+    if last != versions():
+        changed = ", ".join(settings_module.differences(last, versions()))
+        warnings.warn(f"{path} was made with other versions ({changed}): the rest may differ in rounding", stacklevel=5)
+        for described in (there, now):  # another version may write the same computation in another way
+            described["problem"].pop("computes", None)
+            described["algorithm"].pop("optimizer_step", None)
+    if there["problem"].get("recipe") is None or now["problem"].get("recipe") is None:
+        there["problem"].pop("recipe", None)
+        now["problem"].pop("recipe", None)
+    found = list(settings_module.differences(there, now))
+    if found:
+        shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
+        raise ValueError(f"run_dir {str(path)!r} has a run with other settings ({shown}): give another directory")
+
+
+def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without what may differ: where the data is kept does not change it."""
+    problem = dict(settings["problem"])
+    if problem.get("recipe"):
+        arguments = {k: v for k, v in problem["recipe"]["arguments"].items() if k != "data_dir"}
+        problem["recipe"] = problem["recipe"] | {"arguments": arguments}
+    return dict(settings) | {"problem": problem, "algorithm": dict(settings["algorithm"])}
