@@ -2,32 +2,258 @@
 
 from __future__ import annotations
 
-import argparse
+import inspect
+import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
 
-from .data import sources
+import jax
+import typer
+from typer.exceptions import TyperException
+
+from . import __version__, algorithms, checks, examples
+from .comparison import CELLS, Comparison, compare, key_figures, resume_comparison
+from .data import cache, sources
+from .examples import Example
+from .flags import Flags, command, value
+from .history import DivergenceError, Result
+from .interrupts import Interrupted
+from .simulate import resume, simulate
+from .simulation import Execution
+
+EXAMPLES = {
+    "linear": examples.linear_regression,
+    "mnist": examples.mnist_cnn,
+    "cifar10": examples.cifar10_resnet20,
+    "mnist-mini": examples.mnist_mini,
+}
+RUN_HELP = """One run of one algorithm on one of the examples.
+
+Examples:
+
+fedjax-admm run linear --clients 20 --rows-per-client 50 --dimension 100 --rounds 30 --penalty 0.1 --out runs/first
+
+fedjax-admm run mnist-mini --algorithm fedadmm --rounds 5 --max-epochs 2
+
+The same command again, or `fedjax-admm resume runs/first`, goes on with a run that was interrupted."""
+COMPARE_HELP = """Algorithms, penalties and seeds on one of the examples, on the same clients and rows for the same seed.
+
+Example:
+
+fedjax-admm compare linear --clients 20 --rows-per-client 50 --dimension 100 --rounds 10 \
+--algorithms fedavg,fedadmm,fedadmm-in,fedadmm-insa --penalties 0.1,1 --seeds 0,1 --out runs/comparison
+
+The same command again, or `fedjax-admm resume runs/comparison`, goes on; more seeds or algorithms are added."""
+
+app = typer.Typer(no_args_is_help=True, add_completion=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+run_app, compare_app = typer.Typer(no_args_is_help=True), typer.Typer(no_args_is_help=True)
+data_app = typer.Typer(no_args_is_help=True, help="Data sets on disk.")
+app.add_typer(run_app, name="run", help=RUN_HELP)
+app.add_typer(compare_app, name="compare", help=COMPARE_HELP)
+app.add_typer(data_app, name="data")
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip().replace("-", "_") for word in str(text).split(",") if word.strip()]
+
+
+def _option(name: str, kind: Any, default: Any, text: str, parser: Callable | None = None) -> inspect.Parameter:
+    option = typer.Option(help=text, rich_help_panel="What", parser=parser, metavar="VALUES" if parser else None)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+def _list(text: Any) -> Any:
+    found = value(text)
+    return found if isinstance(found, list) else [found]
+
+
+_names = ", ".join(name.replace("_", "-") for name in algorithms.__all__)
+_ONE = (
+    _option("algorithm", str, "fedadmm-insa", f"One of {_names}."),
+    _option("penalty", str, "1", "beta, the initial penalty; or one per client, between commas.", value),
+)
+_MANY = (
+    _option(
+        "algorithms", str, "fedavg,fedadmm,fedadmm-in,fedadmm-insa", f"Some of {_names}; the first is the baseline."
+    ),
+    _option("penalties", str, "1", "Penalties, between commas.", _list),
+    _option("seeds", str, "0", "Seeds, between commas.", _list),
+)
+_SIMULATE = {"problem": None, "algorithm": None, "rounds": None, "participation": None, "initial_params": None,
+             "on_round": None, "run_dir": "out"}  # fmt: skip
+_RUN = Flags([simulate], "Run", renamed=_SIMULATE)
+_RUNS = Flags([simulate], "Run", renamed=_SIMULATE | {"seed": None})
+_EXECUTION = Flags([Execution], "Run", renamed={"mesh": None})
+_METHOD = Flags(
+    [getattr(algorithms, name) for name in reversed(algorithms.__all__)],
+    "Algorithm (default: the paper's)",
+    renamed={"local": None, "penalty": None, "criterion": None, "penalty_rule": None},
+    own_defaults=False,
+)
+
+
+def _add(name: str, make: Callable[..., Example]) -> None:
+    problem = Flags([make], "Example", renamed={"num_clients": "clients", "model": None})
+    text = (inspect.getdoc(make) or "").partition("\n")[0]
+
+    def run(**values: Any) -> None:
+        algorithm = _known(values["algorithm"])
+        example = make(**problem.values(values))
+        chosen = example.algorithm(algorithm, values["penalty"], **_METHOD.values(values))
+        settings = _RUN.values(values) | {"execution": Execution(**_EXECUTION.values(values))}
+        _show_run(simulate(example.problem, chosen, **example.run_settings | settings), values["out"])
+
+    def compare_(**values: Any) -> None:
+        names = [_known(word) for word in _words(values["algorithms"])]
+        example = make(**problem.values(values))
+        chosen = _cells(example, names, values["penalties"], _METHOD.values(values))
+        settings = _RUNS.values(values) | {"execution": Execution(**_EXECUTION.values(values))}
+        settings |= example.run_settings | {"seeds": values["seeds"]}
+        _show_comparison(compare(example.problem, chosen, **settings), values["out"])
+
+    for where, function, own, flags in ((run_app, run, _ONE, _RUN), (compare_app, compare_, _MANY, _RUNS)):
+        where.command(name, help=text)(command(function, flags, _EXECUTION, problem, _METHOD, own=own))
+
+
+def _known(word: str) -> str:
+    return checks.choice("algorithm", word.replace("-", "_"), tuple(algorithms.__all__))
+
+
+def _cells(example: Example, names: list[str], penalties: list[float], options: dict[str, Any]) -> dict[str, Any]:
+    """label -> algorithm; options go to those that have them, and some must."""
+    cells = {}
+    for name in names:
+        known = inspect.signature(getattr(algorithms, name)).parameters
+        chosen = {option: item for option, item in options.items() if option in known}
+        for penalty in penalties if "penalty" in known else [None]:
+            label = name.replace("_", "-") + ("" if penalty is None else f" {penalty}")
+            cells[label] = example.algorithm(name, **({} if penalty is None else {"penalty": penalty}), **chosen)
+    takes = [set(inspect.signature(getattr(algorithms, name)).parameters) for name in names]
+    for option in options:
+        if not any(option in known for known in takes):
+            raise ValueError(f"--{option.replace('_', '-')} is not an option of any of {', '.join(names)}")
+    return cells
+
+
+def _show_run(result: Result, out: Any) -> None:
+    print(key_figures(result))
+    if out is not None:
+        print(f"\nin {out}; for pictures: fedjax-admm report {out}")
+
+
+def _show_comparison(comparison: Comparison, out: Any) -> None:
+    print(comparison)
+    if out is None:
+        return
+    table, folder = comparison.table(), Path(out)
+    forms = {"txt": repr(comparison), "csv": comparison.csv(), "md": table.markdown(), "tex": table.latex()}
+    for ending, text in forms.items():
+        (folder / f"table.{ending}").write_text(text.rstrip("\n") + "\n")
+    print(f"\nin {out}: table.txt, .csv, .md, .tex; for pictures: fedjax-admm report {out}")
+
+
+for _name, _make in EXAMPLES.items():
+    _add(_name, _make)
+
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="What --out was.")]
+
+
+@app.command("resume")
+def _resume(directory: Directory, progress: bool = True) -> None:
+    """Goes on with the run or the comparison in DIR.
+
+    Example:
+
+    fedjax-admm resume runs/first
+    """
+    if (Path(directory) / CELLS).exists():
+        _show_comparison(resume_comparison(directory, progress=progress), directory)
+    else:
+        _show_run(resume(directory, progress=progress), directory)
+
+
+@app.command("report")
+def _report(
+    directory: Directory,
+    output: Annotated[str | None, typer.Option(help="The file; by default report.html in DIR.")] = None,
+) -> None:
+    """Writes one HTML page about the run or the comparison in DIR: table, curves, settings, machine.
+
+    Example:
+
+    fedjax-admm report runs/first
+    """
+    from .report import write_report
+
+    print(write_report(directory, output))
+
+
+DataDir = Annotated[str | None, typer.Option(help="By default TFDS_DATA_DIR, else TFDS's own folder.")]
+
+
+@data_app.command("list")
+def _list_data(data_dir: DataDir = None) -> None:
+    """Data sets that can be loaded.
+
+    Example:
+
+    fedjax-admm data list
+    """
+    print("\n".join(sources.available(data_dir)))
+
+
+@data_app.command("prepare")
+def _prepare(
+    name: Annotated[str, typer.Argument(help="As TFDS calls it: mnist, cifar10, emnist/balanced, ...")],
+    data_dir: DataDir = None,
+) -> None:
+    """Downloads a data set with TFDS; needs fedjax_admm[tfds-download]."""
+    print(sources.prepare(name, data_dir))
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A simulator of federated optimisation: FedADMM-InSa and others, on the paper's examples.
+
+    Begin with: fedjax-admm run linear --clients 20 --rows-per-client 50 --dimension 100 --rounds 30
+    """
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit code: 0 done, 2 bad input, 1 failed."""
-    parser = argparse.ArgumentParser(prog="fedjax-admm", description="A simulator of federated optimisation.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    data = commands.add_parser("data", help="data sets on disk").add_subparsers(dest="action", required=True)
-    listing = data.add_parser("list", help="data sets that can be loaded")
-    prepare = data.add_parser("prepare", help="download a data set with TFDS (needs fedjax_admm[tfds-download])")
-    prepare.add_argument("name", help="as TFDS calls it: mnist, cifar10, emnist/balanced, ...")
-    for action in (listing, prepare):
-        action.add_argument("--data-dir", help="default: TFDS_DATA_DIR, else TFDS's own folder")
-    options = parser.parse_args(arguments)
+    if jax.config.jax_compilation_cache_dir is None:  # a second run of the same shapes compiles nothing
+        jax.config.update("jax_compilation_cache_dir", str(cache.folder() / "xla"))
     try:
-        if options.action == "list":
-            print("\n".join(sources.available(options.data_dir)))
-        else:
-            print(sources.prepare(options.name, options.data_dir))
+        code = typer.main.get_command(app).main(arguments, prog_name="fedjax-admm", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except TyperException as error:
+        return _say(getattr(error, "format_message", error.__str__)(), 2)
+    except DivergenceError as error:
+        return _say(str(error).partition(". The history")[0], 1)
+    except Interrupted as error:
+        return _say(f"stopped after round {error.round}; to go on: fedjax-admm resume {error.run_dir}", 1)
+    except KeyboardInterrupt as error:
+        _say(str(error) or "stopped; a run without --out is not kept", 1)
+        sys.stdout.flush()
+        os._exit(1)  # at once: an orderly exit would wait for the round that is being computed
     except (ValueError, FileNotFoundError, ImportError) as error:
-        print(f"fedjax-admm: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"fedjax-admm: {error}", file=sys.stderr)
-        return 1
-    return 0
+        return _say(str(error), 2)
+    except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
+        return _say(f"the run failed: {str(error) or type(error).__name__}", 1)
+
+
+def _say(text: str, code: int) -> int:
+    print(f"fedjax-admm: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    return code

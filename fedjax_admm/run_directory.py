@@ -3,7 +3,7 @@
 settings.json     every argument and default: recreates the run (see `settings`)
 execution.json    lanes and devices as they were chosen at the start; kept when the run is resumed
 environment.json  versions, devices, commit; one entry for each time the run was started
-status.json       running, finished, interrupted or failed
+status.json       running, finished, interrupted, diverged or failed
 history.csv       a line a round
 solves.npy        every local solve: client, epochs, penalties, residuals, ... [rounds, cohort]
 checkpoints/      the last two complete states (orbax)
@@ -28,7 +28,7 @@ from . import settings as settings_module
 from .checkpoints import Checkpoints
 from .environment import environment, versions
 from .files import read_json, write_json
-from .history import History, RunRecord
+from .history import DivergenceError, History, RunRecord
 from .recording import HistoryFile, Row, SolvesFile, read_history, read_solves
 from .records import Solves
 
@@ -152,7 +152,8 @@ class RunDirectory:
         try:
             self._checkpoints.close()
             if kind is not None:
-                status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
+                ends = {KeyboardInterrupt: "interrupted", DivergenceError: "diverged"}
+                status = next((ends[known] for known in ends if issubclass(kind, known)), "failed")
                 self.say(status, str(error).splitlines()[0] if str(error) else kind.__name__)
         except OSError:
             pass  # the first error is the one to tell
@@ -206,7 +207,7 @@ class StoredRun(RunRecord):
     settings: Mapping[str, Any]
     environment: list[Mapping[str, Any]]
     execution: Mapping[str, Any]
-    status: str  # running, finished, interrupted, failed
+    status: str  # running, finished, interrupted, diverged, failed
     message: str | None  # why it ended, if it failed
 
     @property
@@ -221,9 +222,7 @@ def read_run(path: Any) -> StoredRun:
     Raises ValueError where there is no run, `DamagedFileError` where a file of it is damaged.
     """
     folder = Path(path)
-    if not (folder / SETTINGS).is_file():
-        raise ValueError(f"{str(path)!r} has no run: it needs a {SETTINGS}")
-    settings, execution = read_json(folder / SETTINGS), read_json(folder / EXECUTION)
+    settings, execution = read_run_settings(folder), read_json(folder / EXECUTION)
     history = read_history(folder / "history.csv") if (folder / "history.csv").exists() else History([])
     rounds = len(history["round"]) - 1 if len(history) else 0
     if rounds < 1:
@@ -241,6 +240,13 @@ def read_run(path: Any) -> StoredRun:
         status=status["status"],
         message=status["message"],
     )
+
+
+def read_run_settings(path: Any) -> dict[str, Any]:
+    """The settings of the run in a directory."""
+    if not (Path(path) / SETTINGS).is_file():
+        raise ValueError(f"{str(path)!r} has no run: it needs a {SETTINGS}")
+    return read_json(Path(path) / SETTINGS)
 
 
 def _refuse_differences(path: Path, now: Mapping[str, Any]) -> None:

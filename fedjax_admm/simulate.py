@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,9 +18,17 @@ from .interrupts import Interrupted, Interrupts
 from .problem import Problem
 from .progress import Progress
 from .records import Solves, State
-from .run_directory import NoDirectory, RunDirectory
+from .run_directory import NoDirectory, RunDirectory, read_run_settings
 from .run_log import RunLog
-from .settings import describe, describe_algorithm, describe_problem, digest
+from .settings import (
+    CannotRecreate,
+    describe,
+    describe_algorithm,
+    describe_problem,
+    digest,
+    recreate,
+    recreate_algorithm,
+)
 from .simulation import Execution, Simulation
 
 MOST_ROUNDS_A_DISPATCH = 64
@@ -98,6 +106,38 @@ def simulate(
     with RunDirectory(run_dir, settings, resolved, real, checkpoint_seconds) as directory, Interrupts() as interrupts:
         sim.execution = dataclasses.replace(sim.execution, lanes=directory.execution["lanes"])
         return run(directory, interrupts)
+
+
+def resume(run_dir: Any, **settings: Any) -> Result:
+    """Goes on with the run in `run_dir` from what it says about itself; `settings` are what may change: progress,
+    on_round and checkpoint_seconds.
+
+    Works for the package's examples and algorithms. A run whose problem, optimizer or other part was defined
+    elsewhere goes on by the call of `simulate` that started it.
+    """
+    there = read_run_settings(run_dir)
+    if there["initial_params"] is not None:
+        raise CannotRecreate(_HOW_TO_GO_ON.format("initial_params", run_dir))
+    names = ("rounds", "participation", "seed", "evaluate_every", "execution")
+    try:
+        algorithm = recreate_algorithm(there["algorithm"])
+        arguments = {name: recreate(there[name]) for name in names}
+    except CannotRecreate as error:
+        raise CannotRecreate(_HOW_TO_GO_ON.format(error, run_dir)) from None
+    return simulate(remake_problem(there["problem"]["recipe"]), algorithm, run_dir=run_dir, **arguments | settings)
+
+
+def remake_problem(recipe: Mapping[str, Any] | None) -> Problem:
+    """The problem that a recipe makes (`Problem.recipe`)."""
+    from . import examples  # which need `simulate`'s neighbours, not this module
+
+    if recipe is None:
+        raise CannotRecreate(_HOW_TO_GO_ON.format("the problem, which was made in Python,", "the same run_dir"))
+    make = getattr(examples, checks.choice("example", recipe["example"], tuple(examples.__all__)))
+    return make(**recreate(recipe["arguments"])).problem
+
+
+_HOW_TO_GO_ON = "{} cannot be made again from the settings: call simulate or compare as before, with run_dir={}"
 
 
 class _Run:

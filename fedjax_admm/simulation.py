@@ -23,7 +23,7 @@ class Execution:
     """How a run is executed; results do not depend on it beyond rounding.
 
     lanes: how many clients advance at the same time, from 1 to the cohort's size; "auto" chooses.
-    population: where the clients' rows live; "device" here.
+    population: where the clients' rows live: "device".
     mesh: devices to share the cohort; None is one device.
 
     >>> Execution(lanes=4).lanes

@@ -160,8 +160,13 @@ def fedadmm_in(
 ) -> FedADMM:
     """FedADMM-In (Algorithm 2): FedADMM whose local solves end at the inexactness criterion (3.7).
 
-    c, reference, residual and sigma_factor are `criteria.relative_residual`'s, which is used unless another
-    criterion is given; penalty and delta are `fedadmm`'s.
+    penalty: beta_i above 0, a number or one per client [clients].
+    c: the modulus of strong convexity c_i of the clients' losses, a number or one per client [clients].
+    delta: the server's memory, at least 0.
+    reference: the right-hand side is the residual at "server", z^k, or at "client", u_i^k.
+    residual: how it is obtained: "exact", "epoch_mean" or "verified" (see `criteria`).
+    sigma_factor: sigma is this share of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.
+    criterion: another criterion instead; c, reference, residual and sigma_factor are then not used.
 
     >>> fedadmm_in(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0, reference="client").criterion.c
     0.01
@@ -186,8 +191,14 @@ def fedadmm_insa(
 ) -> FedADMM:
     """FedADMM-InSa (Algorithm 3): FedADMM-In whose penalties balance gap and movement (3.15).
 
-    mu and tau are `penalties.residual_balancing`'s; the criterion's sigma follows each client's current
-    penalty. The other arguments are `fedadmm_in`'s and `fedadmm`'s.
+    The criterion's sigma follows each client's current penalty.
+
+    mu: the penalty changes if gap and penalty * movement differ by more than this factor, above 1.
+    tau: the factor by which it changes, above 1.
+    unselected_penalty: the server counts a client that it did not select with its "current" penalty or with the
+        one last "sent".
+
+    The other arguments are `fedadmm_in`'s.
 
     >>> fedadmm_insa(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).penalty_rule
     ResidualBalancing(mu=5.0, tau=2.0)

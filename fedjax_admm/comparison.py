@@ -1,0 +1,300 @@
+"""Several algorithms on the same problem, clients, rows and starts; over seeds; as a table and as pictures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import checks
+from .algorithms.base import Algorithm
+from .files import read_json, write_json
+from .history import DivergenceError, RunRecord
+from .problem import Problem
+from .run_directory import SETTINGS, STATUS, read_run
+from .settings import describe, describe_algorithm, recreate, recreate_algorithm
+from .simulate import remake_problem, simulate
+from .tables import Table
+
+CELLS = "comparison.json"
+LAST = 10  # rounds that the mean at the end is taken over
+NOT_EVALUATED = (
+    "round", "epochs_mean", "gradient_samples", "criterion_samples", "communicated_floats", "penalty_mean",
+    "lane_efficiency", "seconds", "eval_seconds", "failed_clients",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs by algorithm and seed.
+
+    Runs of one seed share cohorts, rows and start, so differences to the baseline are taken seed by seed.
+    """
+
+    runs: Mapping[str, Mapping[int, RunRecord]]  # label -> seed -> run
+    missing: Mapping[str, Mapping[int, str]]  # label -> seed -> why: not begun, unfinished, diverged
+    baseline: str
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """A row per algorithm, numbers: mean and deviation (`_std`) over the seeds that finished.
+
+        For loss and metrics: `_final`, `_last` (mean of the last ten rounds that were evaluated), `_best` (least
+        loss, greatest metric) and `_last_difference` (to the baseline, paired by seed). `gradients_ratio` and
+        `floats_ratio` are relative to the baseline's.
+        """
+        return [self._row(label) for label in self.runs]
+
+    def csv(self) -> str:
+        """The statistics as comma-separated values, in full precision."""
+        rows = self.statistics()
+        return Table(tuple(rows[0]), tuple(tuple(str(value) for value in row.values()) for row in rows)).csv()
+
+    def table(self) -> Table:
+        """The comparison as text; `.markdown()` and `.latex()` of it are other forms.
+
+        "last 10" is the mean over the last ten evaluated rounds, "difference" that to the baseline, paired by seed,
+        and "x" the ratio to the baseline; +- is the standard deviation over seeds.
+        """
+        rows = self.statistics()
+        columns = self._evaluated()
+        header = ["algorithm", "seeds"]
+        for name in columns:
+            shown = name.replace("_", " ")
+            header += [f"{shown} final", "last 10", "best"] if name != "excess_loss" else [f"{shown} last 10"]
+            header += [] if name == "excess_loss" else ["difference"]
+        header += ["epochs saved", "gradients", "x", "of criterion", "floats", "x"]
+        return Table(tuple(header), tuple(self._cells(row, columns) for row in rows))
+
+    def notes(self) -> list[str]:
+        """What is missing from the table, a sentence each."""
+        every = ((label, seed, why) for label, seeds in self.missing.items() for seed, why in seeds.items())
+        return [f"{label}, seed {seed}: {why.partition(';')[0]}" for label, seed, why in every]
+
+    def plot(self, against: str = "rounds") -> Any:
+        """Loss, metrics, penalties and epochs of all algorithms; returns matplotlib's figure."""
+        from .plots import overview
+
+        return overview(self.by_label(), against=against)
+
+    def by_label(self) -> dict[str, list[RunRecord]]:
+        """label -> the runs of its seeds; algorithms that diverged with every seed are left out."""
+        return {label: list(runs.values()) for label, runs in self.runs.items() if runs}
+
+    def __repr__(self) -> str:
+        return "\n".join([self.table().text(), *self.notes()])
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+    def _evaluated(self) -> list[str]:
+        names = next((list(run.history) for runs in self.runs.values() for run in runs.values()), [])
+        return [name for name in names if name not in NOT_EVALUATED]
+
+    def _row(self, label: str) -> dict[str, Any]:
+        runs, base = self.runs[label], self.runs.get(self.baseline, {})
+        row: dict[str, Any] = {"algorithm": label, "seeds": len(runs), "missing": len(self.missing.get(label, {}))}
+        paired = [seed for seed in runs if seed in base]
+
+        def add(name: str, values: Sequence[float]) -> None:
+            row[name] = float(np.mean(values)) if len(values) else np.nan
+            row[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+
+        for name in self._evaluated():
+            for statistic, of in STATISTICS.items():
+                add(f"{name}_{statistic}", [of(name, run) for run in runs.values()])
+            add(f"{name}_last_difference", [_last(name, runs[seed]) - _last(name, base[seed]) for seed in paired])
+        add("epoch_reduction", [run.epoch_reduction for run in runs.values()])
+        for name, column in (("gradients", "gradient_samples"), ("floats", "communicated_floats")):
+            add(name, [run.history[column].sum() for run in runs.values()])
+            add(f"{name}_ratio", [runs[s].history[column].sum() / base[s].history[column].sum() for s in paired])
+        add("criterion_gradients", [run.history["criterion_samples"].sum() for run in runs.values()])
+        return row
+
+    def _cells(self, row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+        def cell(name: str, form: str = ".4f", scale: float = 1.0, unit: str = "") -> str:
+            mean, deviation = row[name] * scale, row[f"{name}_std"] * scale
+            if np.isnan(mean):
+                return "-"
+            spread = "" if np.isnan(deviation) or deviation == 0 else f" ± {deviation:{form.lstrip('+')}}"
+            return f"{mean:{form}}{spread}{unit}"
+
+        cells = [row["algorithm"], f"{row['seeds']}" + (f" ({row['missing']} missing)" if row["missing"] else "")]
+        for name in columns:
+            if name == "excess_loss":
+                cells.append(cell(f"{name}_last"))
+                continue
+            cells += [cell(f"{name}_{statistic}") for statistic in STATISTICS]
+            is_baseline = row["algorithm"] == self.baseline
+            cells.append("baseline" if is_baseline else cell(f"{name}_last_difference", "+.4f"))
+        cells += [cell("epoch_reduction", ".1f", 100, " %"), cell("gradients", ",.0f"), cell("gradients_ratio", ".2f")]
+        return (*cells, cell("criterion_gradients", ",.0f"), cell("floats", ",.0f"), cell("floats_ratio", ".2f"))
+
+
+def compare(
+    problem: Problem,
+    algorithms: Mapping[str, Algorithm],
+    rounds: int,
+    *,
+    seeds: Sequence[int] = (0,),
+    run_dir: Any = None,
+    baseline: str | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Runs every algorithm with every seed.
+
+    algorithms: label -> algorithm.
+    seeds: runs of one seed start alike and select the same clients and rows.
+    run_dir: a directory with a run directory for each cell; cells that are done there are read, interrupted
+        ones go on, and a later call may add algorithms and seeds.
+    baseline: the label that ratios and differences refer to; by default the first.
+    settings: `simulate`'s other arguments.
+
+    A run that diverges is noted in the table, and the others go on.
+
+    >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
+    >>> algorithms = {name: example.algorithm(name) for name in ("fedavg", "fedadmm_insa")}
+    >>> compare(example.problem, algorithms, progress=False, **example.run_settings).table().header[:3]
+    ('algorithm', 'seeds', 'loss final')
+    """
+    if not algorithms:
+        raise ValueError("algorithms is empty: give label -> algorithm")
+    labels = tuple(algorithms)
+    checks.choice("baseline", labels[0] if baseline is None else baseline, labels)
+    seeds = [checks.integer("seeds", seed, at_least=0) for seed in seeds]
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be different numbers, at least one, got {seeds}")
+    folder = None if run_dir is None else Path(run_dir)
+    baseline = labels[0] if baseline is None else baseline
+    cells = _plan(folder, problem, algorithms, baseline, {"seeds": seeds, "rounds": rounds} | settings)
+    runs: dict[str, dict[int, RunRecord]] = {label: {} for label in labels}
+    missing: dict[str, dict[int, str]] = {label: {} for label in labels}
+    for seed in seeds:
+        for label, algorithm in algorithms.items():
+            place = None if folder is None else folder / cells[label] / f"seed-{seed}"
+            message = _known_divergence(place)
+            try:
+                if message is None:
+                    result = simulate(problem, algorithm, rounds, seed=seed, run_dir=place, **settings)
+                    runs[label][seed] = _record(result)
+            except DivergenceError as error:
+                message = str(error)
+            if message is not None:
+                missing[label][seed] = message
+    return Comparison(runs, missing, baseline)
+
+
+def read_comparison(path: Any) -> Comparison:
+    """The comparison in a directory, as far as it is done."""
+    folder = Path(path)
+    plan = _read_plan(folder)
+    runs: dict[str, dict[int, RunRecord]] = {label: {} for label in plan["cells"]}
+    missing: dict[str, dict[int, str]] = {label: {} for label in plan["cells"]}
+    for label, cell in plan["cells"].items():
+        for seed in plan["settings"]["seeds"]:
+            place = folder / cell["folder"] / f"seed-{seed}"
+            status = read_json(place / STATUS) if (place / SETTINGS).exists() else {"status": "not begun"}
+            if status["status"] == "finished":
+                runs[label][seed] = read_run(place)
+            else:
+                missing[label][seed] = status.get("message") or status["status"]
+    return Comparison(runs, missing, plan["baseline"])
+
+
+def resume_comparison(path: Any, **settings: Any) -> Comparison:
+    """Goes on with the comparison in a directory, from what it says about itself."""
+    plan = _read_plan(Path(path))
+    problem = remake_problem(plan["recipe"])
+    algorithms = {label: recreate_algorithm(cell["algorithm"]) for label, cell in plan["cells"].items()}
+    settings = recreate(plan["settings"]) | settings
+    return compare(problem, algorithms, run_dir=path, baseline=plan["baseline"], **settings)
+
+
+def _read_plan(folder: Path) -> dict[str, Any]:
+    if not (folder / CELLS).is_file():
+        raise ValueError(f"{str(folder)!r} has no comparison: it needs a {CELLS}")
+    return read_json(folder / CELLS)
+
+
+def _plan(
+    folder: Path | None,
+    problem: Problem,
+    algorithms: Mapping[str, Algorithm],
+    baseline: str,
+    settings: Mapping[str, Any],
+) -> dict[str, str]:
+    """label -> the cell's folder; written down, with what was there before and enough to go on."""
+    if folder is None:
+        return {}
+    known = read_json(folder / CELLS) if (folder / CELLS).exists() else {"cells": {}, "settings": {"seeds": []}}
+    cells = dict(known["cells"])
+    for label, algorithm in algorithms.items():
+        name = re.sub(r"[^A-Za-z0-9.=-]+", "-", label).strip("-") or "cell"
+        while label not in cells and any(cell["folder"] == name for cell in cells.values()):
+            name += "-"
+        described = describe_algorithm(algorithm, problem)
+        cells[label] = {"folder": cells.get(label, {}).get("folder", name), "algorithm": described}
+    seeds = sorted({*known["settings"]["seeds"], *settings["seeds"]})
+    kept = {name: value for name, value in settings.items() if name not in ("progress", "on_round")}
+    plan = {
+        "baseline": baseline,
+        "recipe": problem.recipe,
+        "settings": describe(kept | {"seeds": seeds}),
+        "cells": cells,
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / CELLS, plan)
+    except OSError as error:
+        raise ValueError(f"run_dir {str(folder)!r} cannot be used ({error.strerror}): choose another") from None
+    return {label: cell["folder"] for label, cell in cells.items()}
+
+
+def _known_divergence(place: Path | None) -> str | None:
+    if place is None or not (place / STATUS).exists():
+        return None
+    status = read_json(place / STATUS)
+    return status["message"] if status["status"] == "diverged" else None
+
+
+def _record(result: RunRecord) -> RunRecord:
+    """Without the states, which may be large."""
+    return RunRecord(**{field.name: getattr(result, field.name) for field in fields(RunRecord)})
+
+
+def _measured(name: str, run: RunRecord) -> np.ndarray:
+    values = run.history[name]
+    return values[np.isfinite(values)]
+
+
+def _last(name: str, run: RunRecord) -> float:
+    return float(np.mean(_measured(name, run)[-LAST:]))
+
+
+def _best(name: str, run: RunRecord) -> float:
+    values = _measured(name, run)
+    return float(np.min(values) if name in ("loss", "excess_loss") else np.max(values))
+
+
+def key_figures(run: RunRecord) -> Table:
+    """One run in a few numbers."""
+    history = run.history
+    rows = [("rounds", f"{len(run.cohorts)}")]
+    for name in (name for name in history if name not in NOT_EVALUATED):
+        shown = name.replace("_", " ")
+        rows += [(f"{shown}, {word}", f"{STATISTICS[key](name, run):.6g}") for key, word in WORDS.items()]
+    totals = {"gradients": "gradient_samples", "of the criterion": "criterion_samples", "floats": "communicated_floats"}
+    rows.append(("local epochs saved", f"{100 * run.epoch_reduction:.1f} %"))
+    rows += [(name, f"{history[column].sum():,}") for name, column in totals.items()]
+    rows.append(("failed solves", f"{history['failed_clients'].sum()}"))
+    if np.isfinite(history["penalty_mean"][-1]):
+        rows.append(("penalty, mean over clients", f"{history['penalty_mean'][-1]:.4g}"))
+    rows.append(("seconds", f"{history['seconds'].sum():.1f} + {history['eval_seconds'].sum():.1f} of evaluation"))
+    return Table(("quantity", "value"), tuple(rows))
+
+
+WORDS = {"final": "final", "last": f"mean of the last {LAST}", "best": "best"}
+STATISTICS = {"final": lambda name, run: float(_measured(name, run)[-1]), "last": _last, "best": _best}

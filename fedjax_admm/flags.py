@@ -1,0 +1,128 @@
+"""Typed arguments of functions as flags of the command line: one mechanism for all of them.
+
+A function's signature gives the names, types and defaults, its docstring ("name: what it is") the help.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+
+class Flags:
+    """The arguments of some functions as flags.
+
+    panel: the heading under which help shows them.
+    renamed: argument -> its flag, where that is another word; None leaves the argument out.
+    own_defaults: whether the functions' defaults are the flags'; without, a flag that is not given is left out of
+        `values`, so that each function's own default holds.
+
+    >>> def fit(*, num_clients: int = 3, seed: int = 0):
+    ...     "num_clients: how many take part."
+    >>> flags = Flags([fit], "Run", renamed={"num_clients": "clients"})
+    >>> [parameter.name for parameter in flags.parameters()]
+    ['clients', 'seed']
+    >>> flags.values({"clients": 5, "seed": 1, "other": 2})
+    {'num_clients': 5, 'seed': 1}
+    """
+
+    def __init__(
+        self,
+        functions: Iterable[Callable],
+        panel: str,
+        *,
+        renamed: Mapping[str, str | None] | None = None,
+        own_defaults: bool = True,
+    ) -> None:
+        self._panel, self._own_defaults = panel, own_defaults
+        self._flags: dict[str, tuple[str, inspect.Parameter, str]] = {}  # argument -> flag, parameter, help
+        renamed = renamed or {}
+        for function in functions:
+            texts, hints = _texts(inspect.getdoc(function) or ""), typing.get_type_hints(function)
+            for name, parameter in inspect.signature(function).parameters.items():
+                flag = renamed.get(name, name)
+                known = self._flags.get(name)
+                if flag is None or parameter.kind is parameter.VAR_KEYWORD or (known and known[2]):
+                    continue
+                typed = parameter.replace(annotation=hints.get(name, Any))
+                self._flags[name] = (flag, typed, texts.get(name, ""))
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """For typer: keyword-only parameters with annotated types."""
+        return [self._parameter(flag, parameter, text) for flag, parameter, text in self._flags.values()]
+
+    def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the command's values those that belong to these functions, by argument."""
+        named = {name: given[flag] for name, (flag, _, _) in self._flags.items() if flag in given}
+        return {name: value for name, value in named.items() if self._own_defaults or value is not None}
+
+    def _parameter(self, flag: str, parameter: inspect.Parameter, text: str) -> inspect.Parameter:
+        default = parameter.default if self._own_defaults else None
+        kind, parser = _kind(parameter.annotation)
+        option = typer.Option(
+            help=text.replace("[clients]", "").replace("`", "").strip() or None,
+            rich_help_panel=self._panel,
+            parser=parser,
+            metavar=None if parser is None else "VALUE",
+            show_default=default is not None,
+        )
+        if kind is not bool or not self._own_defaults:
+            kind = kind | None
+        annotation = Annotated[kind, option]
+        return inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def command(function: Callable, *groups: Flags, own: Iterable[inspect.Parameter] = ()) -> Callable:
+    """`function`, which takes **values, with the groups' flags as its signature."""
+    parameters = {p.name: p for p in [*own, *(p for group in groups for p in group.parameters())]}
+    ordered = sorted(parameters.values(), key=lambda p: p.kind)
+
+    def run(**values: Any) -> Any:
+        return function(**values)
+
+    run.__doc__, run.__name__ = function.__doc__, getattr(function, "__name__", "run")
+    run.__signature__ = inspect.Signature(ordered)  # pyright: ignore[reportFunctionMemberAccess]
+    run.__annotations__ = {p.name: p.annotation for p in ordered}
+    return run
+
+
+def value(text: str) -> Any:
+    """A number, several of them between commas, `none`, or a word.
+
+    >>> value("10"), value("0.5"), value("0.1,0.2"), value("none"), value("auto")
+    (10, 0.5, [0.1, 0.2], None, 'auto')
+    """
+    if not isinstance(text, str):
+        return text
+    if "," in text:
+        return [value(item.strip()) for item in text.split(",") if item.strip()]
+    if text.lower() == "none":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _kind(annotation: Any) -> tuple[Any, Callable | None]:
+    """The type that typer is told, and a parser where it has none for the annotation."""
+    if annotation in (bool, int, float, str):
+        return annotation, None
+    options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else ()
+    if str in options and int not in options:  # a path, or a word
+        return str, None
+    return str, value
+
+
+def _texts(doc: str) -> dict[str, str]:
+    """argument -> its text, from lines `name: text` with what follows indented."""
+    found = re.findall(r"^(\w+): (.+(?:\n +.+)*)", doc, flags=re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text) for name, text in found}
