@@ -1,0 +1,193 @@
+"""A report of one or several runs as one HTML page that needs nothing but a browser.
+
+The page's frame, look and behaviour are in page.html, page.css and page.js beside this file; they and all values
+are written into the page. The browser draws the curves from the embedded numbers (`curves.py`); the heat maps are
+PNG images (`heatmap.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from ..history import RunRecord
+from ..problem import RESERVED
+from ..records import STOP_REASONS
+from . import curves, heatmap
+from .curves import Runs
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # header and rows
+
+MOST_NAMES = 6  # labels that the first sentence names
+LAST = 10  # evaluations in the mean that the paper's tables report
+
+
+def page(
+    title: str,
+    runs: Runs,
+    *,
+    table: Table | None = None,
+    settings: Mapping[str, Any] = {},
+    environment: Mapping[str, Any] = {},
+    notes: Sequence[str] = (),
+) -> str:
+    """The whole HTML document.
+
+    runs: label -> one record per seed; a single run is one label with one record.
+    table: header and rows of text; by default the key figures of each label.
+    settings, environment: nested values, shown as trees.
+    notes: sentences for the top of the page, such as "diverged in round 7".
+
+    >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
+    >>> def loss(w, batch):
+    ...     return 0.5 * (batch["x"] @ w - batch["y"]) ** 2
+    >>> problem = fa.Problem(init=lambda key: jnp.zeros(4), loss=loss, data=data)
+    >>> result = fa.simulate(problem, fa.fedavg(fa.LocalSolver(learning_rate=0.1, max_epochs=3)), rounds=2)
+    >>> page("A small run", {"FedAvg": [result]}).splitlines()[0]
+    '<!doctype html>'
+    """
+    if not runs or not all(runs.values()):
+        raise ValueError(f"runs must have at least one label, and each at least one record, got {dict(runs)!r}")
+    data, remarks = curves.chart_data(runs)
+    largest = heatmap.largest(runs)
+    values = {
+        "title": escape(title),
+        "sentence": escape(_sentence(runs)),
+        "notes": _items(notes),
+        "table": _table(table or _key_figures(runs)),
+        "remarks": _items(remarks),
+        "colours": ", ".join(heatmap.COLOURS[:: len(heatmap.COLOURS) // 6]),
+        "largest": f"{largest:,}",
+        "heatmaps": heatmap.figures(runs, largest),
+        "stops": _stops(runs),
+        "settings": _tree(settings),
+        "environment": _tree(environment),
+        "data": _script_json(data | {"heat": {"largest": largest, "colours": heatmap.COLOURS}}),
+        "style": _part("page.css"),
+        "script": _part("page.js"),
+    }
+    return string.Template(_part("page.html")).substitute(values)
+
+
+def _part(name: str) -> str:
+    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _script_json(value: Any) -> str:
+    """JSON that no HTML parser takes for the end of its <script>, and without NaN, which is not JSON."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _sentence(runs: Runs) -> str:
+    records = [record for seeds in runs.values() for record in seeds]
+    what = ", ".join(runs) if len(runs) <= MOST_NAMES else f"{len(runs)} settings"
+    seeds = _range(map(len, runs.values()))
+    rounds = _range(len(record.cohorts) for record in records)
+    cohort, clients = _range(r.cohorts.shape[1] for r in records), _range(r.num_clients for r in records)
+    of_seeds = "" if seeds == "1" else f" ({seeds} seeds each)"
+    return f"{what}{of_seeds}: {rounds} rounds done, {cohort} of {clients} clients selected in each."
+
+
+def _range(values: Iterable[int]) -> str:
+    ordered = sorted(values)
+    low, high = ordered[0], ordered[-1]
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _key_figures(runs: Runs) -> Table:
+    """A row per label; of a single label, a row per figure."""
+    figures = {label: _figures(records) for label, records in runs.items()}
+    names = list(dict.fromkeys(name for row in figures.values() for name in row))
+    if len(runs) == 1:
+        ((label, row),) = figures.items()
+        return ("figure", label), [*row.items()]
+    return ("", *names), [(label, *(row.get(name, "") for name in names)) for label, row in figures.items()]
+
+
+def _figures(records: Sequence[RunRecord]) -> dict[str, str]:
+    histories = [record.history for record in records]
+    measured = [name for name in histories[0] if name not in RESERVED or name in ("loss", "excess_loss")]
+    figures = {}
+    for name in measured:
+        text = name.replace("_", " ")
+        values = [history[name][np.isfinite(history[name])] for history in histories]
+        if all(one.size for one in values):
+            figures[f"{text}, final"] = _average([one[-1] for one in values])
+            figures[f"{text}, mean of last {LAST}"] = _average([one[-LAST:].mean() for one in values])
+            if name == "loss":
+                figures["loss, best"] = _average([one.min() for one in values])
+    if all(record.epochs.size for record in records):
+        figures["epochs saved (%)"] = _average([100 * record.epoch_reduction for record in records])
+    totals = {
+        "gradient_samples": "gradient evaluations",
+        "criterion_samples": "of the criterion",
+        "communicated_floats": "communicated floats",
+        "seconds": "seconds",
+    }
+    return figures | {text: _average([history[name].sum() for history in histories]) for name, text in totals.items()}
+
+
+def _average(values: Sequence[float]) -> str:
+    """A number as text; of several their mean, and deviation where they differ."""
+    deviation = np.std(values, ddof=1) if len(values) > 1 else 0.0
+    return _number(np.mean(values), 4) + (f" ± {_number(deviation, 2)}" if deviation else "")
+
+
+def _number(value: Any, digits: int) -> str:
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+def _table(table: Table) -> str:
+    header, rows = table
+    head = "".join(f'<th scope="col">{escape(str(cell))}</th>' for cell in header)
+    body = (
+        f'<tr><th scope="row">{escape(str(first))}</th>' + "".join(f"<td>{escape(str(cell))}</td>" for cell in rest)
+        for first, *rest in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{'</tr>'.join(body)}</tr></tbody></table>"
+
+
+def _stops(runs: Runs) -> str:
+    """How often solves ended for which reason: a bar and the counts for each label."""
+    rows = []
+    for label, records in runs.items():
+        reasons = np.concatenate([record.solves.stop_reason.ravel() for record in records])
+        counts = {str(reason): int(np.sum(reasons == reason)) for reason in STOP_REASONS}
+        bar = "".join(f'<i class="{reason}" style="flex-grow:{count}"></i>' for reason, count in counts.items())
+        cells = (f"<td>{n:,} <small>{n / max(reasons.size, 1):.1%}</small></td>" for n in counts.values())
+        rows.append(
+            f'<tr><th scope="row">{escape(label)}</th><td><div class="bar">{bar}</div></td>{"".join(cells)}</tr>'
+        )
+    head = "".join(f'<th scope="col"><i class="key {reason}"></i> {reason}</th>' for reason in STOP_REASONS)
+    return (
+        f'<table class="stops"><thead><tr><th></th><th></th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
+
+
+def _items(sentences: Iterable[str]) -> str:
+    return "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+
+
+def _tree(values: Any) -> str:
+    """Nested mappings as lists that fold; a long list folds too."""
+    if isinstance(values, Mapping):
+        return f"<ul>{''.join(f'<li>{_entry(str(key), value)}</li>' for key, value in values.items())}</ul>"
+    if isinstance(values, list | tuple):
+        return f"<code>{escape(', '.join(map(str, values)))}</code>"
+    return f"<code>{escape(str(values))}</code>"
+
+
+def _entry(key: str, value: Any) -> str:
+    if isinstance(value, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in value):
+        value = {str(index): item for index, item in enumerate(value)}
+    if isinstance(value, Mapping) and value:
+        return f"<details open><summary>{escape(key)}</summary>{_tree(value)}</details>"
+    if isinstance(value, list | tuple) and len(value) > 12:
+        return f"<details><summary>{escape(key)}: {len(value)} values</summary>{_tree(value)}</details>"
+    return f"<span>{escape(key)}</span> {_tree(value)}"
