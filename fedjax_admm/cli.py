@@ -38,7 +38,7 @@ fedjax-admm run linear --clients 20 --rows-per-client 50 --dimension 100 --round
 fedjax-admm run mnist-mini --algorithm fedadmm --rounds 5 --max-epochs 2
 
 The same command again, or `fedjax-admm resume runs/first`, goes on with a run that was interrupted."""
-COMPARE_HELP = """Algorithms, penalties and seeds on one of the examples, on the same clients and rows for the same seed.
+COMPARE_HELP = """Algorithms, penalties and seeds on one example, with the same clients and rows for the same seed.
 
 Example:
 
@@ -82,7 +82,7 @@ _MANY = (
     _option("seeds", str, "0", "Seeds, between commas.", _list),
 )
 _SIMULATE = {"problem": None, "algorithm": None, "rounds": None, "participation": None, "initial_params": None,
-             "on_round": None, "run_dir": "out"}  # fmt: skip
+             "on_round": None, "execution": None, "run_dir": "out"}  # fmt: skip
 _RUN = Flags([simulate], "Run", renamed=_SIMULATE)
 _RUNS = Flags([simulate], "Run", renamed=_SIMULATE | {"seed": None})
 _EXECUTION = Flags([Execution], "Run", renamed={"mesh": None})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -45,7 +46,7 @@ def simulate(
     seed: int = 0,
     initial_params: Any = None,
     evaluate_every: int = 1,
-    run_dir: Any = None,
+    run_dir: str | os.PathLike[str] | None = None,
     execution: Execution | None = None,
     progress: bool = True,
     on_round: Callable[[dict[str, float]], Any] | None = None,

@@ -37,6 +37,14 @@ def mnist_cnn(
     """Example 2 of the paper: MNIST, a CNN with two convolutions, at most two labels a client.
 
     data_dir: where TFDS's data sets are; by default `TFDS_DATA_DIR`, else TFDS's own folder.
+    num_clients: how many clients there are.
+    labels_per_client: how many labels a client has at most.
+    partition_seed: from which the clients' shards are dealt.
+    learning_rate: of the local solver's gradient steps.
+    batch_size: rows of a step; None is the full gradient.
+    max_epochs: passes over its rows that a client may do in a round.
+    rounds: how many.
+    participation: the share of the clients that take part in a round, or their number.
     straddle: cut the shards as the authors' program does (see `partition.shards`).
     padded: McMahan et al.'s network with padded convolutions instead of the authors' without.
 
@@ -72,7 +80,7 @@ def cifar10_resnet20(
 ) -> Example:
     """Example 3 of the paper: CIFAR-10, ResNet-20 with GroupNorm, ten clients with at most five labels each.
 
-    The arguments are `mnist_cnn`'s.
+    data_dir, num_clients and the others are `mnist_cnn`'s.
 
     >>> example = fa.examples.cifar10_resnet20(data_dir="tensorflow_datasets")  # doctest: +SKIP
     """

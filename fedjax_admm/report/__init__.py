@@ -12,27 +12,73 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..history import RunRecord
-from ..problem import RESERVED
+from ..comparison import CELLS, key_figures, read_comparison
+from ..files import read_json, write_whole
 from ..records import STOP_REASONS
+from ..run_directory import StoredRun, read_run
+from ..tables import Table
 from . import curves, heatmap
 from .curves import Runs
 
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # header and rows
-
 MOST_NAMES = 6  # labels that the first sentence names
-LAST = 10  # evaluations in the mean that the paper's tables report
+
+
+def write_report(directory: Any, output: Any = None) -> Path:
+    """Writes the page about the run or the comparison in a directory; returns its file.
+
+    output: the file; by default `report.html` in the directory.
+    """
+    folder = Path(directory)
+    text = _comparison_page(folder) if (folder / CELLS).exists() else _run_page(folder)
+    file = folder / "report.html" if output is None else Path(output)
+    write_whole(file, lambda out: out.write(text.encode()))
+    return file
+
+
+def _run_page(folder: Path) -> str:
+    run = read_run(folder)
+    done = len(run.cohorts)
+    notes = [] if run.status == "finished" else [f"{run.status}: {done} of {run.rounds} rounds are here"]
+    notes += [run.message] if run.message else []
+    environment = {f"start {k + 1}": one for k, one in enumerate(run.environment)} | {"execution": run.execution}
+    return page(
+        folder.resolve().name,
+        {folder.resolve().name: [run]},
+        table=key_figures(run),
+        settings=run.settings,
+        environment=environment,
+        notes=notes,
+    )
+
+
+def _comparison_page(folder: Path) -> str:
+    comparison = read_comparison(folder)
+    runs = comparison.by_label()
+    if not runs:
+        raise ValueError(f"the comparison in {str(folder)!r} has no finished run yet: wait, or resume it")
+    first = next(run for seeds in comparison.runs.values() for run in seeds.values())
+    assert isinstance(first, StoredRun)
+    settings = {"comparison": read_json(folder / CELLS), "first run": first.settings}
+    return page(
+        folder.resolve().name,
+        runs,
+        table=comparison.table(),
+        settings=settings,
+        environment=first.environment[-1] if first.environment else {},
+        notes=comparison.notes(),
+    )
 
 
 def page(
     title: str,
     runs: Runs,
     *,
-    table: Table | None = None,
+    table: Table,
     settings: Mapping[str, Any] = {},
     environment: Mapping[str, Any] = {},
     notes: Sequence[str] = (),
@@ -40,7 +86,7 @@ def page(
     """The whole HTML document.
 
     runs: label -> one record per seed; a single run is one label with one record.
-    table: header and rows of text; by default the key figures of each label.
+    table: the figures, as text.
     settings, environment: nested values, shown as trees.
     notes: sentences for the top of the page, such as "diverged in round 7".
 
@@ -49,7 +95,7 @@ def page(
     ...     return 0.5 * (batch["x"] @ w - batch["y"]) ** 2
     >>> problem = fa.Problem(init=lambda key: jnp.zeros(4), loss=loss, data=data)
     >>> result = fa.simulate(problem, fa.fedavg(fa.LocalSolver(learning_rate=0.1, max_epochs=3)), rounds=2)
-    >>> page("A small run", {"FedAvg": [result]}).splitlines()[0]
+    >>> page("A small run", {"FedAvg": [result]}, table=key_figures(result)).splitlines()[0]
     '<!doctype html>'
     """
     if not runs or not all(runs.values()):
@@ -60,7 +106,7 @@ def page(
         "title": escape(title),
         "sentence": escape(_sentence(runs)),
         "notes": _items(notes),
-        "table": _table(table or _key_figures(runs)),
+        "table": _table(table),
         "remarks": _items(remarks),
         "colours": ", ".join(heatmap.COLOURS[:: len(heatmap.COLOURS) // 6]),
         "largest": f"{largest:,}",
@@ -100,55 +146,11 @@ def _range(values: Iterable[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _key_figures(runs: Runs) -> Table:
-    """A row per label; of a single label, a row per figure."""
-    figures = {label: _figures(records) for label, records in runs.items()}
-    names = list(dict.fromkeys(name for row in figures.values() for name in row))
-    if len(runs) == 1:
-        ((label, row),) = figures.items()
-        return ("figure", label), [*row.items()]
-    return ("", *names), [(label, *(row.get(name, "") for name in names)) for label, row in figures.items()]
-
-
-def _figures(records: Sequence[RunRecord]) -> dict[str, str]:
-    histories = [record.history for record in records]
-    measured = [name for name in histories[0] if name not in RESERVED or name in ("loss", "excess_loss")]
-    figures = {}
-    for name in measured:
-        text = name.replace("_", " ")
-        values = [history[name][np.isfinite(history[name])] for history in histories]
-        if all(one.size for one in values):
-            figures[f"{text}, final"] = _average([one[-1] for one in values])
-            figures[f"{text}, mean of last {LAST}"] = _average([one[-LAST:].mean() for one in values])
-            if name == "loss":
-                figures["loss, best"] = _average([one.min() for one in values])
-    if all(record.epochs.size for record in records):
-        figures["epochs saved (%)"] = _average([100 * record.epoch_reduction for record in records])
-    totals = {
-        "gradient_samples": "gradient evaluations",
-        "criterion_samples": "of the criterion",
-        "communicated_floats": "communicated floats",
-        "seconds": "seconds",
-    }
-    return figures | {text: _average([history[name].sum() for history in histories]) for name, text in totals.items()}
-
-
-def _average(values: Sequence[float]) -> str:
-    """A number as text; of several their mean, and deviation where they differ."""
-    deviation = np.std(values, ddof=1) if len(values) > 1 else 0.0
-    return _number(np.mean(values), 4) + (f" ± {_number(deviation, 2)}" if deviation else "")
-
-
-def _number(value: Any, digits: int) -> str:
-    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
-
-
 def _table(table: Table) -> str:
-    header, rows = table
-    head = "".join(f'<th scope="col">{escape(str(cell))}</th>' for cell in header)
+    head = "".join(f'<th scope="col">{escape(str(cell))}</th>' for cell in table.header)
     body = (
         f'<tr><th scope="row">{escape(str(first))}</th>' + "".join(f"<td>{escape(str(cell))}</td>" for cell in rest)
-        for first, *rest in rows
+        for first, *rest in table.rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{'</tr>'.join(body)}</tr></tbody></table>"
 
