@@ -21,6 +21,8 @@ class Algorithm(Protocol):
 
     Failed solves need no thought here: their clients come with weight 0 and finite parameters, and keep their
     former rows whatever `update` returns for them. If every solve failed, the server keeps its own too.
+
+    A method that sends its clients more than the model has `floats_down(num_params)` besides.
     """
 
     @property
