@@ -1,7 +1,7 @@
 """fedjax_admm: a vectorized simulator of federated optimisation in JAX."""
 
 from . import algorithms, criteria, examples, models, penalties, problems
-from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, fedprox
+from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, feddyn, fedprox, scaffold
 from .data import partition
 from .data.federated import FederatedData
 from .history import DivergenceError, History, Result, RunRecord
@@ -32,10 +32,12 @@ __all__ = [
     "fedadmm_in",
     "fedadmm_insa",
     "fedavg",
+    "feddyn",
     "fedprox",
     "models",
     "partition",
     "penalties",
     "problems",
+    "scaffold",
     "simulate",
 ]
