@@ -1,7 +1,8 @@
 """fedjax_admm: a vectorized simulator of federated optimisation in JAX."""
 
 from . import algorithms, criteria, examples, models, penalties, problems
-from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, fedprox
+from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, feddyn, fedprox, scaffold
+from .comparison import Comparison, compare, read_comparison
 from .data import partition
 from .data.federated import FederatedData
 from .history import DivergenceError, History, Result, RunRecord
@@ -10,12 +11,13 @@ from .local_solver import LocalSolver
 from .problem import Problem
 from .records import Solves, State, StopReason
 from .run_directory import RunDirectoryError, StoredRun, read_run
-from .simulate import simulate
+from .simulate import resume, simulate
 from .simulation import Execution, Simulation
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "DivergenceError",
     "Execution",
     "FederatedData",
@@ -32,17 +34,22 @@ __all__ = [
     "StopReason",
     "StoredRun",
     "algorithms",
+    "compare",
     "criteria",
     "examples",
     "fedadmm",
     "fedadmm_in",
     "fedadmm_insa",
     "fedavg",
+    "feddyn",
     "fedprox",
     "models",
     "partition",
     "penalties",
     "problems",
+    "read_comparison",
     "read_run",
+    "resume",
+    "scaffold",
     "simulate",
 ]

@@ -61,6 +61,10 @@ class LocalSolver:
     def full_gradient(self) -> bool:
         return self.batch_size is None
 
+    def steps_per_epoch(self, sizes: Array) -> Array:
+        """Steps of an epoch for clients of these sizes."""
+        return jnp.ones_like(sizes) if self.batch_size is None else -(-sizes // self.batch_size)
+
     def rows_per_trip(self, sizes: np.ndarray) -> int:
         """Rows of one gradient evaluation, for clients of these sizes: a batch, or a piece of the full gradient."""
         largest = int(sizes.max())

@@ -137,6 +137,7 @@ class Solutions:
     """What the cohort's solves hand to an algorithm's update."""
 
     params: Any  # [cohort, ...] u_i^{k+1}; the start where the solve failed
+    steps: Array  # [cohort] int32, optimizer steps done
     consensus_gap: Array  # [cohort]
     movement: Array  # [cohort]
 

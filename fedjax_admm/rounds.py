@@ -79,7 +79,8 @@ def cohort_round(
     start = params if subproblem.start is None else subproblem.start
     u = trees.where(ok, ended.params, jax.tree.map(lambda s, u: jnp.broadcast_to(s, u.shape), start, ended.params))
     record = _solves(job, ended, ok, u, params)
-    solutions = Solutions(u, record.consensus_gap, record.movement)
+    steps = ended.epoch * algorithm.local.steps_per_epoch(cohort.sizes)
+    solutions = Solutions(u, steps, record.consensus_gap, record.movement)
     measured = {"consensus_gap": record.consensus_gap, "movement": record.movement}
     record = dataclasses.replace(record, **{name: jnp.where(ok, x, jnp.nan) for name, x in measured.items()})
     # A failed client has weight 0 and keeps its rows; if all failed, the server keeps its record as well.

@@ -19,8 +19,8 @@ class RunLog:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._num_params = sim.problem.num_params
-        self._floats_up = sim.algorithm.floats_up(self._num_params)
+        self._floats_up = sim.algorithm.floats_up(sim.problem.num_params)
+        self._floats_down = sim.algorithm.floats_down(sim.problem.num_params)
         self._rows: list[dict[str, float]] = []
         self._last: dict[str, float] = {}
         self._unmeasured: dict[str, float] = {}
@@ -70,8 +70,8 @@ class RunLog:
                     epochs_mean=float(np.mean(solves.epochs)),
                     gradient_samples=samples,
                     criterion_samples=int(np.sum(solves.criterion_samples, dtype=np.int64)),
-                    # The model goes down to every selected client; a failed solve has nothing to send.
-                    communicated_floats=cohort * self._num_params + (cohort - failed) * self._floats_up,
+                    # A failed solve has nothing to send.
+                    communicated_floats=cohort * self._floats_down + (cohort - failed) * self._floats_up,
                     penalty_mean=float(infos.penalty_mean[k]),
                     lane_efficiency=int(infos.rows[k]) / int(executed[k]),
                     seconds=seconds / ran,

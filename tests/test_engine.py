@@ -228,16 +228,33 @@ def test_communicated_floats_and_history(algorithm):
     problem, *_ = least_squares(SIZES)
     history = run(problem, algorithm, participation=2).history
     n = 5
-    up = n + 1 if "admm" in type(algorithm).__name__.lower() else n
-    if algorithm is ALGORITHMS["fedadmm_insa"]:
-        up = 2 * n + 1
-    np.testing.assert_array_equal(history["communicated_floats"], [0, *[2 * (n + up)] * 3])
+    traffic = algorithm.floats_down(n) + algorithm.floats_up(n)
+    np.testing.assert_array_equal(history["communicated_floats"], [0, *[2 * traffic] * 3])
     names = ("round loss epochs_mean gradient_samples criterion_samples communicated_floats penalty_mean "
              "lane_efficiency seconds eval_seconds failed_clients").split()  # fmt: skip
     assert list(history) == names
     assert {*names, "excess_loss", "regularizer"} == set(RESERVED)  # what no metric may be called
     assert list(history.to_pandas().columns) == names
     np.testing.assert_array_equal(history["round"], range(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "down", "up"),
+    [
+        ("fedavg", 5, 5),
+        ("fedavg_all", 5, 5),
+        ("fedprox", 5, 5),
+        ("feddyn", 5, 5),
+        ("scaffold", 10, 10),
+        ("fedadmm", 5, 6),
+        ("fedadmm_in", 5, 6),
+        ("fedadmm_insa", 5, 11),
+        ("fedadmm_insa_sent", 5, 6),
+    ],
+)
+def test_what_each_method_must_send(name, down, up):
+    algorithm = ALGORITHMS[name]
+    assert (algorithm.floats_down(5), algorithm.floats_up(5)) == (down, up)
 
 
 def test_loss_and_metrics_are_those_of_the_data():

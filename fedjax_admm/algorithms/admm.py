@@ -92,6 +92,9 @@ class FedADMM:
     def penalty_mean(self, server: Server) -> Array:
         return server.penalty_mean.value
 
+    def floats_down(self, num_params: int) -> int:
+        return num_params
+
     def floats_up(self, num_params: int) -> int:
         # To count a client with a penalty that changes after its message, the server needs u and lambda apart.
         return (2 if self.unselected_penalty == "current" else 1) * num_params + 1

@@ -54,6 +54,9 @@ class Averaging:
     def penalty_mean(self, server: Any) -> Array:
         return server["penalty_mean"]
 
+    def floats_down(self, num_params: int) -> int:
+        return num_params
+
     def floats_up(self, num_params: int) -> int:
         return num_params
 

@@ -21,6 +21,7 @@ class Algorithm(Protocol):
 
     Failed solves need no thought here: their clients come with weight 0 and finite parameters, and keep their
     former rows whatever `update` returns for them. If every solve failed, the server keeps its own too.
+
     """
 
     @property
@@ -44,6 +45,10 @@ class Algorithm(Protocol):
 
     def penalty_mean(self, server: Any) -> Array:
         """The mean penalty over all clients, for the history; NaN if there is none."""
+        ...
+
+    def floats_down(self, num_params: int) -> int:
+        """Numbers that the server must send to a selected client."""
         ...
 
     def floats_up(self, num_params: int) -> int:
