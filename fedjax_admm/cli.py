@@ -20,7 +20,8 @@ from .examples import Example
 from .flags import Flags, command, value
 from .history import DivergenceError, Result
 from .interrupts import Interrupted
-from .simulate import resume, simulate
+from .local_solver import LocalSolver
+from .simulate import check_run, resume, simulate
 from .simulation import Execution
 
 EXAMPLES = {
@@ -33,7 +34,7 @@ RUN_HELP = """One run of one algorithm on one of the examples.
 
 Examples:
 
-fedjax-admm run linear --clients 20 --rows-per-client 50 --dimension 100 --rounds 30 --penalty 0.1 --out runs/first
+fedjax-admm run linear --clients 20 --rows-per-client 50 --dimension 100 --batch-size 10 --rounds 30 --out runs/first
 
 fedjax-admm run mnist-mini --algorithm fedadmm --rounds 5 --max-epochs 2
 
@@ -42,7 +43,7 @@ COMPARE_HELP = """Algorithms, penalties and seeds on one example, with the same 
 
 Example:
 
-fedjax-admm compare linear --clients 20 --rows-per-client 50 --dimension 100 --rounds 10 \
+fedjax-admm compare linear --clients 20 --rows-per-client 50 --dimension 100 --batch-size 10 --rounds 10 \
 --algorithms fedavg,fedadmm,fedadmm-in,fedadmm-insa --penalties 0.1,1 --seeds 0,1 --out runs/comparison
 
 The same command again, or `fedjax-admm resume runs/comparison`, goes on; more seeds or algorithms are added."""
@@ -99,17 +100,24 @@ def _add(name: str, make: Callable[..., Example]) -> None:
     text = (inspect.getdoc(make) or "").partition("\n")[0]
 
     def run(**values: Any) -> None:
-        algorithm = _known(values["algorithm"])
-        example = make(**problem.values(values))
-        chosen = example.algorithm(algorithm, values["penalty"], **_METHOD.values(values))
+        name, options = _known(values["algorithm"]), _METHOD.values(values)
+        chosen = {"penalty": values["penalty"]} | options
         settings = _RUN.values(values) | {"execution": Execution(**_EXECUTION.values(values))}
+        check_run(**settings)
+        _check_algorithm(name, chosen)
+        example = make(**problem.values(values))
+        chosen = example.algorithm(name, **chosen)
         _show_run(simulate(example.problem, chosen, **example.run_settings | settings), values["out"])
 
     def compare_(**values: Any) -> None:
         names = [_known(word) for word in _words(values["algorithms"])]
-        example = make(**problem.values(values))
-        chosen = _cells(example, names, values["penalties"], _METHOD.values(values))
         settings = _RUNS.values(values) | {"execution": Execution(**_EXECUTION.values(values))}
+        check_run(**settings)
+        cells = _cells(names, values["penalties"], _METHOD.values(values))
+        for name, options in cells.values():
+            _check_algorithm(name, options)
+        example = make(**problem.values(values))
+        chosen = {label: example.algorithm(name, **options) for label, (name, options) in cells.items()}
         settings |= example.run_settings | {"seeds": values["seeds"]}
         _show_comparison(compare(example.problem, chosen, **settings), values["out"])
 
@@ -121,19 +129,26 @@ def _known(word: str) -> str:
     return checks.choice("algorithm", word.replace("-", "_"), tuple(algorithms.__all__))
 
 
-def _cells(example: Example, names: list[str], penalties: list[float], options: dict[str, Any]) -> dict[str, Any]:
-    """label -> algorithm; options go to those that have them, and some must."""
+def _check_algorithm(name: str, options: dict[str, Any]) -> None:
+    """Makes it on trial, before the data is."""
+    dummy = Example("", None, LocalSolver(learning_rate=1.0), 1, 1.0, c=1.0)  # pyright: ignore[reportArgumentType]
+    dummy.algorithm(name, **options)
+
+
+def _cells(names: list[str], penalties: list[float], options: dict[str, Any]) -> dict[str, tuple[str, dict]]:
+    """label -> algorithm and its options; options go to those that have them, and some must."""
+    takes = {name: inspect.signature(getattr(algorithms, name)).parameters for name in names}
+    for option in options:
+        if not any(option in known for known in takes.values()):
+            raise ValueError(f"--{option.replace('_', '-')} is not an option of any of {', '.join(names)}")
     cells = {}
-    for name in names:
-        known = inspect.signature(getattr(algorithms, name)).parameters
+    for name, known in takes.items():
         chosen = {option: item for option, item in options.items() if option in known}
         for penalty in penalties if "penalty" in known else [None]:
             label = name.replace("_", "-") + ("" if penalty is None else f" {penalty}")
-            cells[label] = example.algorithm(name, **({} if penalty is None else {"penalty": penalty}), **chosen)
-    takes = [set(inspect.signature(getattr(algorithms, name)).parameters) for name in names]
-    for option in options:
-        if not any(option in known for known in takes):
-            raise ValueError(f"--{option.replace('_', '-')} is not an option of any of {', '.join(names)}")
+            cells[label] = (name, chosen | ({} if penalty is None else {"penalty": penalty}))
+    if not cells:
+        raise ValueError("--algorithms and --penalties must name at least one each")
     return cells
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -176,6 +177,8 @@ def compare(
         for label, algorithm in algorithms.items():
             place = None if folder is None else folder / cells[label] / f"seed-{seed}"
             message = _known_divergence(place)
+            if settings.get("progress", True):
+                print(f"{label}, seed {seed}", file=sys.stderr, flush=True)
             try:
                 if message is None:
                     result = simulate(problem, algorithm, rounds, seed=seed, run_dir=place, **settings)

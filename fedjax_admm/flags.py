@@ -69,7 +69,7 @@ class Flags:
             help=text.replace("[clients]", "").replace("`", "").strip() or None,
             rich_help_panel=self._panel,
             parser=parser,
-            metavar=None if parser is None else "VALUE",
+            metavar=_METAVARS.get(parser),
             show_default=default is not None,
         )
         if kind is not bool or not self._own_defaults:
@@ -114,12 +114,33 @@ def value(text: str) -> Any:
 
 def _kind(annotation: Any) -> tuple[Any, Callable | None]:
     """The type that typer is told, and a parser where it has none for the annotation."""
-    if annotation in (bool, int, float, str):
+    if annotation in (bool, str):
         return annotation, None
+    if annotation in _NUMBERS:
+        return str, _NUMBERS[annotation]
     options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else ()
     if str in options and int not in options:  # a path, or a word
         return str, None
     return str, value
+
+
+def _whole_number(text: Any) -> int:
+    return _parsed(int, text, "a whole number")
+
+
+def _number(text: Any) -> float:
+    return _parsed(float, text, "a number")
+
+
+def _parsed(kind: Callable, text: Any, name: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not {name}") from None
+
+
+_NUMBERS = {int: _whole_number, float: _number}
+_METAVARS = {_whole_number: "INTEGER", _number: "NUMBER", value: "VALUE"}
 
 
 def _texts(doc: str) -> dict[str, str]:

@@ -82,8 +82,7 @@ def simulate(
     True
     """
     rounds = checks.integer("rounds", rounds, at_least=1)
-    evaluate_every = checks.integer("evaluate_every", evaluate_every, at_least=1)
-    checkpoint_seconds = checks.number("checkpoint_seconds", checkpoint_seconds, at_least=0)
+    check_run(seed, evaluate_every, checkpoint_seconds, on_round)
     sim = Simulation(
         problem, algorithm, participation=participation, seed=seed, initial_params=initial_params, execution=execution
     )
@@ -107,6 +106,17 @@ def simulate(
     with RunDirectory(run_dir, settings, resolved, real, checkpoint_seconds) as directory, Interrupts() as interrupts:
         sim.execution = dataclasses.replace(sim.execution, lanes=directory.execution["lanes"])
         return run(directory, interrupts)
+
+
+def check_run(
+    seed: int = 0, evaluate_every: int = 1, checkpoint_seconds: float = 0.0, on_round: Any = None, **_: Any
+) -> None:
+    """Those arguments of `simulate` that can be checked without a problem."""
+    checks.integer("seed", seed, at_least=0)
+    checks.integer("evaluate_every", evaluate_every, at_least=1)
+    checks.number("checkpoint_seconds", checkpoint_seconds, at_least=0)
+    if on_round is not None and not callable(on_round):
+        raise ValueError(f"on_round must be a function of a row, got {on_round!r}")
 
 
 def resume(run_dir: Any, **settings: Any) -> Result:

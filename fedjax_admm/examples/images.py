@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from .. import checks, models, problems
+from ..cohorts import Cohorts
 from ..data import partition
 from ..data.federated import FederatedData
-from ..data.sources import EMBEDDED, ImageSet, load
+from ..data.sources import EMBEDDED, load
 from ..local_solver import LocalSolver
 from ..models import Model
 from ..problem import Problem
@@ -52,7 +53,7 @@ def mnist_cnn(
     """
     return _image_example(
         "mnist",
-        load("mnist", data_dir),
+        data_dir,
         models.cnn(padded=padded),
         parts=dict(
             num_clients=num_clients, labels_per_client=labels_per_client, seed=partition_seed, straddle=straddle
@@ -86,7 +87,7 @@ def cifar10_resnet20(
     """
     return _image_example(
         "cifar10",
-        load("cifar10", data_dir),
+        data_dir,
         models.resnet20(),
         parts=dict(
             num_clients=num_clients, labels_per_client=labels_per_client, seed=partition_seed, straddle=straddle
@@ -120,7 +121,7 @@ def mnist_mini(
     """
     return _image_example(
         EMBEDDED,
-        load(EMBEDDED),
+        None,
         models.mlp((28, 28, 1), hidden=(128,), normalization=models.MNIST) if model is None else model,
         parts=dict(num_clients=num_clients, labels_per_client=labels_per_client, seed=partition_seed),
         local=LocalSolver(learning_rate=learning_rate, batch_size=batch_size, max_epochs=max_epochs),
@@ -130,8 +131,11 @@ def mnist_mini(
     )
 
 
-def _image_example(name: str, images: ImageSet, model: Model, *, parts: dict[str, Any], **settings: Any) -> Example:
-    checks.integer("rounds", settings["rounds"], at_least=1)
+def _image_example(name: str, data_dir: DataDir, model: Model, *, parts: dict[str, Any], **settings: Any) -> Example:
+    clients = checks.integer("num_clients", parts["num_clients"], at_least=1)
+    cohorts = Cohorts(settings["participation"], clients, seed=0)
+    cohorts.check_rounds(checks.integer("rounds", settings["rounds"], at_least=1))
+    images = load(name, data_dir)
     train = {"x": images.train_images, "y": images.train_labels.astype(np.int32)}
     data = FederatedData.from_arrays(train, partition.shards(images.train_labels, **parts))
     test = {"x": images.test_images, "y": images.test_labels.astype(np.int32)}

@@ -15,6 +15,7 @@ from jax import Array
 from jax.scipy.sparse.linalg import cg
 
 from .. import checks
+from ..cohorts import Cohorts
 from ..data import cache
 from ..data.federated import FederatedData
 from ..evaluation import evaluate
@@ -66,6 +67,8 @@ def linear_regression(
     rows_per_client = checks.integer("rows_per_client", rows_per_client, at_least=1)
     dimension = checks.integer("dimension", dimension, at_least=1)
     data_seed = checks.integer("data_seed", data_seed, at_least=0)
+    local = LocalSolver(learning_rate=learning_rate, batch_size=batch_size, max_epochs=max_epochs)
+    Cohorts(participation, num_clients, seed=0).check_rounds(checks.integer("rounds", rounds, at_least=1))
     number = num_clients * rows_per_client
     features, targets = draw(number, dimension, data_seed)
     # The rows are drawn in shuffled order, so that consecutive ones are a random share.
@@ -76,7 +79,7 @@ def linear_regression(
     return Example(
         name="linear",
         problem=problem.with_optimum(_cached_optimum(problem, key)),
-        local=LocalSolver(learning_rate=learning_rate, batch_size=batch_size, max_epochs=max_epochs),
+        local=local,
         rounds=rounds,
         participation=participation,
         c=GAMMA,
