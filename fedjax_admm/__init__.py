@@ -1,6 +1,6 @@
 """fedjax_admm: a vectorized simulator of federated optimisation in JAX."""
 
-from . import algorithms, criteria, examples, models, penalties, problems
+from . import algorithms, criteria, examples, models, penalties, plots, problems
 from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, fedprox
 from .data import partition
 from .data.federated import FederatedData
@@ -36,6 +36,7 @@ __all__ = [
     "models",
     "partition",
     "penalties",
+    "plots",
     "problems",
     "simulate",
 ]

@@ -97,10 +97,10 @@ class RunRecord:
         return table
 
     def plot(self, column: str = "loss", *, axes: Any = None, label: str | None = None) -> Any:
-        """A column of the history against the rounds; returns matplotlib's axes."""
+        """A column of the history against the rounds; returns matplotlib's axes. More pictures are in `fa.plots`."""
         from .plots import plot_column
 
-        return plot_column(self.history, column, axes=axes, label=label)
+        return plot_column(self, column, axes=axes, label=label)
 
     def __repr__(self) -> str:
         rounds, loss = len(self.cohorts), self.history["loss"]
