@@ -23,10 +23,6 @@ from .tables import Table
 
 CELLS = "comparison.json"
 LAST = 10  # rounds that the mean at the end is taken over
-NOT_EVALUATED = (
-    "round", "epochs_mean", "gradient_samples", "criterion_samples", "communicated_floats", "penalty_mean",
-    "lane_efficiency", "seconds", "eval_seconds", "failed_clients",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,8 +88,7 @@ class Comparison:
         return self.table()._repr_html_()
 
     def _evaluated(self) -> list[str]:
-        names = next((list(run.history) for runs in self.runs.values() for run in runs.values()), [])
-        return [name for name in names if name not in NOT_EVALUATED]
+        return next((list(run.history.evaluated) for runs in self.runs.values() for run in runs.values()), [])
 
     def _row(self, label: str) -> dict[str, Any]:
         runs, base = self.runs[label], self.runs.get(self.baseline, {})
@@ -286,7 +281,7 @@ def key_figures(run: RunRecord) -> Table:
     """One run in a few numbers."""
     history = run.history
     rows = [("rounds", f"{len(run.cohorts)}")]
-    for name in (name for name in history if name not in NOT_EVALUATED):
+    for name in history.evaluated:
         shown = name.replace("_", " ")
         rows += [(f"{shown}, {word}", f"{STATISTICS[key](name, run):.6g}") for key, word in WORDS.items()]
     totals = {"gradients": "gradient_samples", "of the criterion": "criterion_samples", "floats": "communicated_floats"}

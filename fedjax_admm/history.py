@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .problem import RESERVED
 from .records import Solves, State
 
 
@@ -38,6 +39,16 @@ class History(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._columns)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The columns that are the problem's metrics."""
+        return tuple(name for name in self if name not in RESERVED)
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The columns that are computed in the rounds that are evaluated: losses and metrics."""
+        return tuple(name for name in self if name in ("loss", "excess_loss") or name not in RESERVED)
 
     def __repr__(self) -> str:
         rows = len(self["round"]) if self._columns else 0
@@ -97,10 +108,10 @@ class RunRecord:
         return table
 
     def plot(self, column: str = "loss", *, axes: Any = None, label: str | None = None) -> Any:
-        """A column of the history against the rounds; returns matplotlib's axes."""
+        """A column of the history against the rounds; returns matplotlib's axes. More pictures are in `fa.plots`."""
         from .plots import plot_column
 
-        return plot_column(self.history, column, axes=axes, label=label)
+        return plot_column(self, column, axes=axes, label=label)
 
     def __repr__(self) -> str:
         rounds, loss = len(self.cohorts), self.history["loss"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import re
 import shutil
@@ -14,10 +15,14 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from fedjax_admm import report
+from fedjax_admm.comparison import key_figures
 from fedjax_admm.history import History, RunRecord
 from fedjax_admm.records import Solves, StopReason
-from fedjax_admm.report import heatmap, page
+from fedjax_admm.report import heatmap
+from fedjax_admm.tables import Table
 
+page = functools.partial(report.page, table=Table(("quantity", "value"), (("loss", "1.0"),)))
 NASTY = '<b>&"</script><img src=x onerror=alert(1)>'
 SEVEN_DIGITS = 1e-6
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -105,7 +110,7 @@ def test_text_is_escaped_everywhere():
     text = page(
         NASTY,
         {NASTY: [make_record(**{NASTY: 1.0})]},
-        table=((NASTY, NASTY), [(NASTY, NASTY)]),
+        table=Table((NASTY, NASTY), ((NASTY, NASTY),)),
         settings={NASTY: {NASTY: [NASTY, {"deep": NASTY}]}},
         environment={"x": NASTY},
         notes=[NASTY],
@@ -213,17 +218,15 @@ def test_stop_reasons_are_counted():
     assert f"<td>{200 - maximum:,} <small>" in text and f"<td>{maximum:,} <small>" in text
 
 
-def test_key_figures_of_a_single_run():
+def test_key_figures_of_a_run():
     record = make_record(rounds=20, accuracy=0.75)
-    text = page("title", {"a": [record]})
-    history = record.history
+    text, history = report.page("title", {"a": [record]}, table=key_figures(record)), record.history
     for name, value in {
-        "loss, final": f"{history['loss'][-1]:.4g}",
-        "loss, mean of last 10": f"{history['loss'][-10:].mean():.4g}",
+        "loss, final": f"{history['loss'][-1]:.6g}",
+        "loss, mean of the last 10": f"{history['loss'][-10:].mean():.6g}",
         "accuracy, final": "0.75",
-        "epochs saved (%)": f"{100 * record.epoch_reduction:.4g}",
-        "gradient evaluations": f"{history['gradient_samples'].sum():,}",
-        "seconds": "10.5",
+        "local epochs saved": f"{100 * record.epoch_reduction:.1f} %",
+        "gradients": f"{history['gradient_samples'].sum():,}",
     }.items():
         assert f'<th scope="row">{name}</th><td>{value}</td>' in text
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..history import RunRecord
-from ..problem import RESERVED
 
 Runs = Mapping[str, Sequence[RunRecord]]  # label -> a record per seed
 
@@ -31,7 +30,7 @@ MOST_POINTS, LEAST_POINTS, MOST_POINTS_IN_ALL = 1000, 50, 24_000
 def chart_data(runs: Runs) -> tuple[dict[str, Any], list[str]]:
     """What page.js draws, and what has to be said about it."""
     columns = dict.fromkeys(name for records in runs.values() for name in records[0].history)
-    metrics = [name for name in columns if name not in RESERVED]
+    metrics = dict.fromkeys(name for records in runs.values() for name in records[0].history.metrics)
     shown = [name for name in ("loss", "excess_loss", *metrics, "penalty_mean", "epochs_mean") if name in columns]
     most = int(np.clip(MOST_POINTS_IN_ALL // (len(runs) * len(shown)), LEAST_POINTS, MOST_POINTS))
     series = [_series(label, records, shown, most) for label, records in runs.items()]
