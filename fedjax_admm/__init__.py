@@ -1,6 +1,6 @@
 """fedjax_admm: a vectorized simulator of federated optimisation in JAX."""
 
-from . import algorithms, criteria, examples, models, penalties, plots, problems
+from . import algorithms, criteria, examples, loggers, models, penalties, plots, problems
 from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, feddyn, fedprox, scaffold
 from .comparison import Comparison, compare, read_comparison
 from .data import partition
@@ -43,6 +43,7 @@ __all__ = [
     "fedavg",
     "feddyn",
     "fedprox",
+    "loggers",
     "models",
     "partition",
     "penalties",

@@ -25,7 +25,9 @@ class Checkpoints:
         import orbax.checkpoint as ocp  # half a second that only runs on disk pay
 
         self._ocp = ocp
-        options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False, create=True)
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=2, enable_async_checkpointing=False, cleanup_tmp_directories=True
+        )
         self._manager = ocp.CheckpointManager(folder.resolve(), options=options)
         self._folder, self._seconds = folder, seconds
         self._next = time.monotonic() + seconds

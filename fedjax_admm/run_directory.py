@@ -150,13 +150,15 @@ class RunDirectory:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            self._checkpoints.close()
             if kind is not None:
                 ends = {KeyboardInterrupt: "interrupted", DivergenceError: "diverged"}
                 status = next((ends[known] for known in ends if issubclass(kind, known)), "failed")
                 self.say(status, str(error).splitlines()[0] if str(error) else kind.__name__)
-        except OSError:
-            pass  # the first error is the one to tell
+            self._checkpoints.close()
+        except Exception:
+            if kind is None:
+                raise
+            # else the first error is the one to tell
         finally:
             self._unlock()
 

@@ -1,0 +1,48 @@
+"""Loggers for `simulate(on_round=...)`: each is a function of a row of the history.
+
+Any function does, `on_round=print` too; these are for two services that many people use.
+
+    with fa.loggers.tensorboard("board") as log:
+        fa.simulate(problem, algorithm, rounds=100, on_round=log)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Row = dict[str, float]
+
+
+@contextlib.contextmanager
+def tensorboard(log_dir: Any) -> Iterator[Callable[[Row], None]]:
+    """Writes every number of a row as a scalar for TensorBoard; needs tensorboardX."""
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise ImportError("loggers.tensorboard needs tensorboardX: pip install tensorboardX") from None
+    with SummaryWriter(str(log_dir)) as writer:
+
+        def log(row: Row) -> None:
+            for name, value in _measured(row).items():
+                writer.add_scalar(name, value, int(row["round"]))
+
+        yield log
+
+
+@contextlib.contextmanager
+def wandb(**settings: Any) -> Iterator[Callable[[Row], None]]:
+    """Sends rows to Weights & Biases; `settings` are those of `wandb.init`. Needs wandb."""
+    try:
+        import wandb as service
+    except ImportError:
+        raise ImportError("loggers.wandb needs wandb: pip install wandb") from None
+    with service.init(**settings) as run:
+        yield lambda row: run.log(_measured(row), step=int(row["round"]))
+
+
+def _measured(row: Row) -> Row:
+    """Without what was not measured in this round, and without the round itself."""
+    return {name: value for name, value in row.items() if name != "round" and not math.isnan(value)}
