@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import sys
@@ -122,7 +123,7 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         _show_comparison(compare(example.problem, chosen, **settings), values["out"])
 
     for where, function, own, flags in ((run_app, run, _ONE, _RUN), (compare_app, compare_, _MANY, _RUNS)):
-        where.command(name, help=text)(command(function, flags, _EXECUTION, problem, _METHOD, own=own))
+        where.command(name, help=text)(command(_heard(function), flags, _EXECUTION, problem, _METHOD, own=own))
 
 
 def _known(word: str) -> str:
@@ -169,6 +170,21 @@ def _show_comparison(comparison: Comparison, out: Any) -> None:
     print(f"\nin {out}: table.txt, .csv, .md, .tex; for pictures: fedjax-admm report {out}")
 
 
+class _Stopped(Exception):
+    """A KeyboardInterrupt, past typer, which would end the process by itself."""
+
+
+def _heard(function: Callable) -> Callable:
+    @functools.wraps(function)
+    def run(*arguments: Any, **values: Any) -> None:
+        try:
+            function(*arguments, **values)
+        except KeyboardInterrupt as error:
+            raise _Stopped from error
+
+    return run
+
+
 for _name, _make in EXAMPLES.items():
     _add(_name, _make)
 
@@ -176,6 +192,7 @@ Directory = Annotated[str, typer.Argument(metavar="DIR", help="What --out was.")
 
 
 @app.command("resume")
+@_heard
 def _resume(directory: Directory, progress: bool = True) -> None:
     """Goes on with the run or the comparison in DIR.
 
@@ -221,7 +238,7 @@ def _list_data(data_dir: DataDir = None) -> None:
 
 @data_app.command("prepare")
 def _prepare(
-    name: Annotated[str, typer.Argument(help="As TFDS calls it: mnist, cifar10, emnist/balanced, ...")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As TFDS calls it: mnist, cifar10, emnist/balanced, ...")],
     data_dir: DataDir = None,
 ) -> None:
     """Downloads a data set with TFDS; needs fedjax_admm[tfds-download]."""
@@ -257,16 +274,20 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(getattr(error, "format_message", error.__str__)(), 2)
     except DivergenceError as error:
         return _say(str(error).partition(". The history")[0], 1)
-    except Interrupted as error:
-        return _say(f"stopped after round {error.round}; to go on: fedjax-admm resume {error.run_dir}", 1)
-    except KeyboardInterrupt as error:
-        _say(str(error) or "stopped; a run without --out is not kept", 1)
-        sys.stdout.flush()
-        os._exit(1)  # at once: an orderly exit would wait for the round that is being computed
+    except _Stopped as stopped:
+        return _stopped(stopped.__cause__)
     except (ValueError, FileNotFoundError, ImportError) as error:
         return _say(str(error), 2)
     except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
         return _say(f"the run failed: {str(error) or type(error).__name__}", 1)
+
+
+def _stopped(cause: BaseException | None) -> int:
+    if isinstance(cause, Interrupted):
+        return _say(f"stopped after round {cause.round}; to go on: fedjax-admm resume {cause.run_dir}", 1)
+    _say(str(cause) or "stopped; a run without --out is not kept", 1)
+    sys.stdout.flush()
+    os._exit(1)  # at once: an orderly exit would wait for the round that is being computed
 
 
 def _say(text: str, code: int) -> int:

@@ -15,6 +15,7 @@ from . import checks
 from .algorithms.base import Algorithm
 from .files import read_json, write_json
 from .history import DivergenceError, RunRecord
+from .interrupts import Interrupted
 from .problem import Problem
 from .run_directory import SETTINGS, STATUS, read_run
 from .settings import describe, describe_algorithm, recreate, recreate_algorithm
@@ -180,6 +181,8 @@ def compare(
                     runs[label][seed] = _record(result)
             except DivergenceError as error:
                 message = str(error)
+            except Interrupted as error:
+                raise Interrupted(error.round, str(folder)) from None  # to go on with the whole comparison
             if message is not None:
                 missing[label][seed] = message
     return Comparison(runs, missing, baseline)

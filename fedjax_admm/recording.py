@@ -67,7 +67,9 @@ class HistoryFile:
         kept = self.rows()[:number]
         if self.path.exists():
             lines = self._complete().split(b"\n")[: len(kept) + 1]
-            os.truncate(self.path, sum(len(line) + 1 for line in lines) if kept else 0)
+            length = sum(len(line) + 1 for line in lines) if kept else 0
+            if length < self.path.stat().st_size:
+                os.truncate(self.path, length)
         return kept
 
     def sync(self) -> None:

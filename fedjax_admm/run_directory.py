@@ -103,10 +103,6 @@ class RunDirectory:
             written = len(self._history.rows())
             found = self._checkpoints.restore(like, last=written - 1)
             round = 0 if found is None else found[0]
-            if written > 1 and found is None:
-                warnings.warn(
-                    f"{self.path} has no good checkpoint: starting again at round 0", RuntimeWarning, stacklevel=4
-                )
             self._checkpoints.forget_after(round)
             if round < self._rounds:
                 write_json(self.path / ENVIRONMENT, [*read_json(self.path / ENVIRONMENT), environment()])

@@ -91,6 +91,7 @@ def simulate(
     if run_dir is None:
         return run(NoDirectory(), None)
     settings = {
+        "precision": {name: describe(getattr(jax.config, name)) for name in PRECISION},
         "problem": describe_problem(problem),
         "algorithm": describe_algorithm(algorithm, problem),
         "rounds": rounds,
@@ -99,7 +100,6 @@ def simulate(
         "initial_params": digest(initial_params),
         "evaluate_every": evaluate_every,
         "execution": describe(sim.execution),
-        "precision": {name: describe(getattr(jax.config, name)) for name in PRECISION},
     }
     real = trees.scalar_dtype(problem.params_shape if initial_params is None else initial_params)
     resolved = sim.execution.resolved(sim.cohorts.size)

@@ -1,32 +1,208 @@
-"""The command line: what it prints, and its exit codes."""
+"""The command line: what it prints, its exit codes, and that every example in its help and in the README runs."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import fedjax_admm as fa
 from fedjax_admm.cli import main
+
+ROOT = Path(__file__).parents[1]
+SMALL = "--clients 4 --rows-per-client 6 --dimension 3 --batch-size 2 --rounds 3 --max-epochs 2 --no-progress"
+
+
+def call(text, capsys):
+    """(exit code, stdout, stderr) of a command line without its first word."""
+    code = main(shlex.split(text))
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
 
 
 def test_list(tmp_path, capsys):
-    assert main(["data", "list", "--data-dir", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.split() == ["mnist_mini"]
+    assert call(f"data list --data-dir {tmp_path}", capsys) == (0, "mnist_mini\n", "")
 
 
 def test_prepare_of_an_unknown_set_suggests(tmp_path, capsys):
-    assert main(["data", "prepare", "mnsit", "--data-dir", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "mnsit" in error and "mnist" in error
+    code, _, error = call(f"data prepare mnsit --data-dir {tmp_path}", capsys)
+    assert code == 2 and error.count("\n") == 1 and "mnsit" in error and "mnist" in error
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed")
 def test_prepare_without_tensorflow_says_how_to_get_it(tmp_path, capsys):
-    assert main(["data", "prepare", "mnist", "--data-dir", str(tmp_path)]) == 2
-    assert "fedjax_admm[tfds-download]" in capsys.readouterr().err
+    code, _, error = call(f"data prepare mnist --data-dir {tmp_path}", capsys)
+    assert code == 2 and "fedjax_admm[tfds-download]" in error
 
 
-def test_usage_is_bad_input():
-    with pytest.raises(SystemExit) as stopped:
-        main(["dta"])
-    assert stopped.value.code == 2
+BAD = {
+    "": "",  # help
+    "rnu linear": "Did you mean 'run'",
+    "dta": "Did you mean 'data'",
+    "run": "",
+    "run lienar": "Did you mean 'linear'",
+    "run linear --penlty 3": "--penalty",
+    "run linear --rouns 3": "--rounds",
+    "run linear --rounds": "--rounds",
+    "run linear --rounds x": "'x' is not a whole number",
+    "run linear --rounds 0": "rounds must be at least 1, got 0",
+    "run linear --rounds 2.5": "'2.5' is not a whole number",
+    "run linear --clients 0": "num_clients must be at least 1, got 0",
+    "run linear --clients many": "'many' is not a whole number",
+    "run linear --dimension -3": "dimension must be at least 1, got -3",
+    "run linear --seed -1": "seed must be at least 0, got -1",
+    "run linear --penalty 0": "penalty must be above 0, got 0",
+    "run linear --penalty much": "penalty must be a number, or one per client, got 'much'",
+    "run linear --penalty nan": "penalty must be finite",
+    "run linear --algorithm fedadm": "did you mean 'fedadmm'",
+    "run linear --algorithm fedavg --mu 3": "mu is not an argument of fedavg",
+    "run linear --mu 0.5": "mu must be above 1, got 0.5",
+    "run linear --tau big": "'big' is not a number",
+    "run linear --reference clinet": "did you mean 'client'",
+    "run linear --residual exakt": "did you mean 'exact'",
+    "run linear --unselected-penalty never": "unselected_penalty must be 'current' or 'sent', got 'never'",
+    "run linear --sigma-factor 2": "sigma_factor must be below 1, got 2",
+    "run linear --learning-rate -1": "learning_rate must be above 0, got -1",
+    "run linear --batch-size 0": "batch_size must be at least 1, got 0",
+    "run linear --max-epochs 0": "max_epochs must be at least 1, got 0",
+    "run linear --participation 2.5": "participation as a fraction must be at most 1, got 2.5",
+    "run linear --participation 0": "participation as a number of clients must be 1 to 200, got 0",
+    "run linear --evaluate-every 0": "evaluate_every must be at least 1, got 0",
+    "run linear --checkpoint-seconds -1": "checkpoint_seconds must be at least 0, got -1",
+    "run linear --lanes 0": "lanes must be at least 1, got 0",
+    "run linear --lanes few": "lanes must be a whole number or 'auto', got 'few'",
+    "run linear --population cloud": "population must be",
+    "run linear extra": "unexpected extra argument",
+    "run mnist-mini --labels-per-client 0": "labels_per_client",
+    "run mnist --data-dir /nowhere": "/nowhere",
+    "compare linear --algorithms fedavg,fedadm": "did you mean 'fedadmm'",
+    "compare linear --algorithms ,": "at least one",
+    "compare linear --penalties a": "penalty must be a number",
+    "compare linear --penalties 0.1,-1": "penalty must be above 0, got -1",
+    "compare linear --algorithms fedavg --mu 3": "--mu is not an option of any of fedavg",
+    f"compare linear --seeds 1,1 {SMALL}": "seeds must be different numbers",
+    f"compare linear --seeds x {SMALL}": "seeds must be a whole number, got 'x'",
+    "resume": "Missing argument 'DIR'",
+    "resume nowhere": "'nowhere' has no run",
+    "report nowhere": "'nowhere' has no run",
+    "data prepare": "Missing argument 'NAME'",
+    "--verison": "--version",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_command_lines_get_one_line(text, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, error = call(text, capsys)
+    if BAD[text]:
+        assert BAD[text] in error and error.count("\n") == 1 and error.startswith("fedjax-admm: ")
+    else:
+        assert "Usage" in out + error
+    assert code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_run_and_resume_and_report(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call(f"run linear {SMALL} --algorithm fedadmm-in --penalty 0.5 --c 0.1 --seed 4 --out run", capsys)
+    assert code == 0 and "local epochs saved" in out
+    stored = fa.read_run("run")
+    assert stored.settings["seed"] == 4 and stored.settings["algorithm"]["criterion"]["c"] == 0.1
+    example = fa.examples.linear_regression(
+        num_clients=4, rows_per_client=6, dimension=3, batch_size=2, rounds=3, max_epochs=2
+    )
+    same = fa.simulate(
+        example.problem, example.algorithm("fedadmm_in", 0.5, c=0.1), seed=4, progress=False, **example.run_settings
+    )
+    assert stored.history["loss"].tolist() == same.history["loss"].tolist()
+    again = call("resume run", capsys)
+    assert again[0] == 0 and again[1] == out
+    code, _, error = call(f"run linear {SMALL} --penalty 2 --out run", capsys)
+    assert code == 2 and "algorithm.penalty: 0.5 there, 2.0 now" in error
+    code, out, _ = call("report run", capsys)
+    assert code == 0 and Path(out.strip()).read_text().startswith("<!doctype html>")
+
+
+def test_a_run_that_diverges_says_in_which_round(tmp_path, capsys):
+    code, _, error = call(f"run linear {SMALL} --learning-rate 1e30 --out {tmp_path / 'run'}", capsys)
+    assert code == 1 and error.count("\n") == 1 and "round 1" in error
+
+
+def test_compare_goes_on_and_grows(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = f"compare linear {SMALL} --algorithms fedavg,fedadmm --penalties 0.1,1 --out all"
+    code, out, _ = call(f"{text} --seeds 0", capsys)
+    assert code == 0 and out.splitlines()[0].startswith("algorithm")
+    assert [line.split("  ")[0] for line in out.splitlines()[1:4]] == ["fedavg", "fedadmm 0.1", "fedadmm 1"]
+    before = {path: path.stat().st_mtime_ns for path in Path("all").rglob("seed-0/history.csv")}
+    assert call(f"{text} --seeds 0,1", capsys)[0] == 0
+    assert len(before) == 3 and {path: path.stat().st_mtime_ns for path in before} == before
+    assert len(list(Path("all").rglob("seed-1/history.csv"))) == 3
+    for ending in ("txt", "csv", "md", "tex"):
+        assert "fedadmm 0.1" in Path(f"all/table.{ending}").read_text()
+    table = Path("all/table.txt").read_text()
+    assert call("resume all --no-progress", capsys)[1].startswith(table.rstrip("\n"))
+    assert call("report all", capsys)[0] == 0
+
+
+def test_an_interrupted_command_says_how_to_go_on(tmp_path):
+    command = [sys.executable, "-m", "fedjax_admm", *shlex.split(f"run linear {SMALL} --rounds 100000 --out run")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment)
+    history = tmp_path / "run" / "history.csv"
+    while not history.exists() or history.read_bytes().count(b"\n") < 4:
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.search(r"stopped after round \d+; to go on: fedjax-admm resume run\n", said)
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "interrupted"
+
+
+def help_of(*words):
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        assert main([*words, "--help"]) == 0
+    return shown.getvalue()
+
+
+def examples(text):
+    """Command lines in a text, put together where they are broken."""
+    lines = [re.sub(r"^[│\s]*|[│\s]*$", "", line) for line in text.splitlines()]
+    found, current = [], None
+    for line in lines:
+        if line.startswith("fedjax-admm "):
+            current = [line]
+            found.append(current)
+        elif line and current is not None:
+            current.append(line)
+        else:
+            current = None
+    return [" ".join(parts).replace("\\ ", "") for parts in found]
+
+
+def test_every_example_in_the_help_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    texts = [help_of(*words) for words in ((), ("run",), ("compare",), ("resume",), ("report",), ("data", "list"))]
+    commands = [command for text in texts for command in examples(text)]
+    assert {command.split()[1] for command in commands} == {"run", "compare", "resume", "report", "data"}
+    for command in commands:
+        assert call(command.removeprefix("fedjax-admm "), capsys)[0] == 0, command
+
+
+def test_help_explains_every_flag_of_the_examples():
+    for name in ("linear", "mnist", "mnist-mini"):
+        text = help_of("run", name)
+        for line in re.findall(r"│ +(--[a-z-]+) .*", text):
+            assert not re.search(rf"│ +{line} +(INTEGER|NUMBER|VALUE)? *│", text), f"{name} {line} has no help"
