@@ -14,7 +14,7 @@ import jax
 import typer
 from typer.exceptions import TyperException
 
-from . import __version__, algorithms, checks, examples
+from . import __version__, algorithms, checks, environment, examples
 from .comparison import CELLS, Comparison, compare, key_figures, resume_comparison
 from .data import cache, sources
 from .examples import Example
@@ -155,6 +155,8 @@ def _cells(names: list[str], penalties: list[float], options: dict[str, Any]) ->
 
 def _show_run(result: Result, out: Any) -> None:
     print(key_figures(result))
+    if (peak := environment.peak_memory()) is not None:
+        print(f"\nmemory of this process, at most: {peak / 2**30:.2f} GiB")
     if out is not None:
         print(f"\nin {out}; for pictures: fedjax-admm report {out}")
 

@@ -54,8 +54,9 @@ class Comparison:
     def table(self) -> Table:
         """The comparison as text; `.markdown()` and `.latex()` of it are other forms.
 
-        "last 10" is the mean over the last ten evaluated rounds, "difference" that to the baseline, paired by seed,
-        and "x" the ratio to the baseline; +- is the standard deviation over seeds.
+        "last 10" is the mean over the last ten evaluated rounds and "difference" its difference to the baseline,
+        paired by seed; gradients and floats are relative to the baseline's, and "of criterion" is the share of the
+        gradients that only the criterion asked for; +- is the standard deviation over seeds.
         """
         rows = self.statistics()
         columns = self._evaluated()
@@ -64,7 +65,7 @@ class Comparison:
             shown = name.replace("_", " ")
             header += [f"{shown} final", "last 10", "best"] if name != "excess_loss" else [f"{shown} last 10"]
             header += [] if name == "excess_loss" else ["difference"]
-        header += ["epochs saved", "gradients", "x", "of criterion", "floats", "x"]
+        header += ["epochs saved", "gradients", "of criterion", "floats"]
         return Table(tuple(header), tuple(self._cells(row, columns) for row in rows))
 
     def notes(self) -> list[str]:
@@ -108,7 +109,11 @@ class Comparison:
         for name, column in (("gradients", "gradient_samples"), ("floats", "communicated_floats")):
             add(name, [run.history[column].sum() for run in runs.values()])
             add(f"{name}_ratio", [runs[s].history[column].sum() / base[s].history[column].sum() for s in paired])
-        add("criterion_gradients", [run.history["criterion_samples"].sum() for run in runs.values()])
+        spent = [
+            (run.history["criterion_samples"].sum(), run.history["gradient_samples"].sum()) for run in runs.values()
+        ]
+        add("criterion_gradients", [criterion for criterion, _ in spent])
+        add("criterion_share", [criterion / gradients for criterion, gradients in spent])
         return row
 
     def _cells(self, row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
@@ -127,8 +132,8 @@ class Comparison:
             cells += [cell(f"{name}_{statistic}") for statistic in STATISTICS]
             is_baseline = row["algorithm"] == self.baseline
             cells.append("baseline" if is_baseline else cell(f"{name}_last_difference", "+.4f"))
-        cells += [cell("epoch_reduction", ".1f", 100, " %"), cell("gradients", ",.0f"), cell("gradients_ratio", ".2f")]
-        return (*cells, cell("criterion_gradients", ",.0f"), cell("floats", ",.0f"), cell("floats_ratio", ".2f"))
+        cells += [cell("epoch_reduction", ".1f", 100, " %"), cell("gradients_ratio", ".2f", unit=" x")]
+        return (*cells, cell("criterion_share", ".0f", 100, " %"), cell("floats_ratio", ".2f", unit=" x"))
 
 
 def compare(

@@ -45,6 +45,15 @@ def versions() -> dict[str, str]:
     return found
 
 
+def peak_memory() -> int | None:
+    """The most memory that this process has had, in bytes; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 def _commit() -> str | None:
     """The commit of the working directory, with "+" if files differ from it; None outside a repository."""
     try:
