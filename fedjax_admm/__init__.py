@@ -5,6 +5,7 @@ from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, feddyn, fedpr
 from .comparison import Comparison, compare, read_comparison
 from .data import partition
 from .data.federated import FederatedData
+from .devices import use_cpu_devices
 from .history import DivergenceError, History, Result, RunRecord
 from .interrupts import Interrupted
 from .local_solver import LocalSolver
@@ -54,4 +55,5 @@ __all__ = [
     "resume",
     "scaffold",
     "simulate",
+    "use_cpu_devices",
 ]

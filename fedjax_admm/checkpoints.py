@@ -81,7 +81,10 @@ class Checkpoints:
     def _read(self, round: int, like: Any) -> Any:
         leaves, args = _named_leaves(like), self._ocp.args
         place = jnp.zeros(()).sharding
-        shapes = {n: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place) for n, (_, s) in leaves.items()}
+        shapes = {
+            name: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=s.sharding or place)
+            for name, (_, s) in leaves.items()
+        }
         found = self._manager.restore(
             round, args=args.Composite(state=args.StandardRestore(shapes), leaves=args.JsonRestore())
         )

@@ -31,6 +31,7 @@ class Program(NamedTuple):
     turn: Callable[[Any, Any], Any]  # job, carry -> carry
     finished: Callable[[Any], Array]  # carry -> whether the job is done
     result: Callable[[Any], Any]  # carry -> what is kept of it
+    retire: Callable[[Any], Any]  # carry -> one that is finished, for a lane that has no job
 
 
 class _Lanes(NamedTuple):
@@ -40,13 +41,14 @@ class _Lanes(NamedTuple):
     trips: Array  # units of work that each lane has executed, useful or not
 
 
-def run(program: Program, jobs: Any, order: Array, width: int) -> tuple[Any, Array]:
-    """Works off `jobs` (leaves [jobs, ...]) in `order` [jobs] with `width` lanes.
+def run(program: Program, jobs: Any, order: Array, count: Any, width: int) -> tuple[Any, Array]:
+    """Works off those of `jobs` (leaves [jobs, ...]) that the first `count` entries of `order` name, in `width` lanes.
 
-    Returns the results, leaves [jobs, ...] in the jobs' own order, and the number of trips.
+    Returns the results, leaves [jobs, ...] in the jobs' own order and zeros for those not named, and the number of
+    trips.
     """
-    num_jobs = order.shape[0]
-    width = min(width, num_jobs)
+    num_jobs = jax.tree.leaves(jobs)[0].shape[0]
+    width = min(width, order.shape[0])
     start, step, turn = jax.vmap(program.start), jax.vmap(program.step), jax.vmap(program.turn)
     at_turn, finished, result = jax.vmap(program.at_turn), jax.vmap(program.finished), jax.vmap(program.result)
 
@@ -62,9 +64,9 @@ def run(program: Program, jobs: Any, order: Array, width: int) -> tuple[Any, Arr
         lanes, results, taken = loop
         done = finished(lanes.carry)
         turn_in_queue = taken + jnp.cumsum(done, dtype=jnp.int32) - 1
-        fill = done & (turn_in_queue < num_jobs)
+        fill = done & (turn_in_queue < count)
         results = _hand_over(results, result(lanes.carry), jnp.where(fill, lanes.slots, num_jobs))
-        slots = jnp.where(fill, order[jnp.minimum(turn_in_queue, num_jobs - 1)], lanes.slots)
+        slots = jnp.where(fill, order[jnp.minimum(turn_in_queue, order.shape[0] - 1)], lanes.slots)
         new_jobs = trees.take(jobs, slots)
         carry = trees.where(fill, start(new_jobs), lanes.carry)
         return _Lanes(slots, new_jobs, carry, lanes.trips), results, taken + jnp.sum(fill, dtype=jnp.int32)
@@ -74,13 +76,15 @@ def run(program: Program, jobs: Any, order: Array, width: int) -> tuple[Any, Arr
 
         def nothing_to_hand_over(lanes: _Lanes) -> Array:
             done = finished(lanes.carry)
-            return ~jnp.all(done) & ~(jnp.any(done) & (taken < num_jobs))
+            return ~jnp.all(done) & ~(jnp.any(done) & (taken < count))
 
         return refill((lax.while_loop(nothing_to_hand_over, advance_to_turn, lanes), results, taken))
 
-    slots = order[:width]
-    first = trees.take(jobs, slots)
-    lanes = _Lanes(slots, first, start(first), jnp.int32(0))
+    has_job = jnp.arange(width) < count
+    first = trees.take(jobs, order[:width])
+    carry = start(first)
+    carry = trees.where(has_job, carry, jax.vmap(program.retire)(carry))
+    lanes = _Lanes(jnp.where(has_job, order[:width], num_jobs), first, carry, jnp.int32(0))
     results = jax.tree.map(lambda leaf: jnp.zeros((num_jobs, *leaf.shape[1:]), leaf.dtype), result(lanes.carry))
     lanes, results, _ = lax.while_loop(
         lambda loop: ~jnp.all(finished(loop[0].carry)), work_and_refill, (lanes, results, jnp.int32(width))

@@ -12,6 +12,7 @@ from jax import Array
 
 from . import lanes, shuffle, solves, trees
 from .algorithms.base import Algorithm
+from .devices import gathered, my_jobs
 from .problem import Problem
 from .records import Clients, Solutions, Solves, StopReason
 from .trees import record
@@ -22,7 +23,7 @@ class RoundInfo:
     """What a round leaves behind besides the state."""
 
     solves: Solves  # [cohort]
-    trips: Array  # trips of the lanes loop
+    trips: Array  # trips of the lanes loop, of all devices together
     rows: Array  # rows whose gradient those trips computed, line searches apart
     penalty_mean: Array
     finite: Array  # whether the server's parameters are, and any client's
@@ -55,10 +56,12 @@ def cohort_round(
     round: Array,
     width: int,
     rows_per_trip: int,
+    devices: int = 1,
 ) -> tuple[Any, Any, dict[str, Any], RoundInfo]:
     """One round of the cohort's clients: (params, server, rows, info).
 
-    `rows` has the cohort's rows [cohort, ...] and `last_epochs` [cohort] what each client's last solve took.
+    `rows` has the cohort's rows [cohort, ...] and `last_epochs` [cohort] what each client's last solve took. With
+    several devices it is called on each of them with the same values, and does its share of the solves.
     """
     subproblem = algorithm.subproblems(params, server, rows, cohort)
     job = solves.Job(
@@ -73,7 +76,8 @@ def cohort_round(
     # Longest expected first: the last solves to end should be short ones.
     order = jnp.argsort(-(cohort.sizes.astype(jnp.float32) * last_epochs.astype(jnp.float32)))
     program = solves.program(problem, params, job, rows_per_trip)
-    ended, trips = lanes.run(program, job, order, width)
+    mine, count = my_jobs(order, devices)
+    ended, trips = gathered(lanes.run(program, job, mine, count, width), devices)
 
     ok = jax.vmap(trees.all_finite)(ended.params) & (ended.stop_code != StopReason.FAILED.code)
     start = params if subproblem.start is None else subproblem.start

@@ -53,8 +53,7 @@ class RunLog:
 
     def add_rounds(self, infos: RoundInfo, ran: int, seconds: float) -> None:
         """Adds the rows of the first `ran` rounds of a dispatch."""
-        width = self._sim.execution.width(self._sim.cohorts.size)
-        executed = infos.trips.astype(np.int64) * width * self._sim.rows_per_trip
+        executed = infos.trips.astype(np.int64) * self._sim.width * self._sim.rows_per_trip
         for k in range(ran):
             solves = jax.tree.map(lambda leaf, k=k: leaf[k], infos.solves)
             failed = int(np.sum(solves.stop_code == StopReason.FAILED.code))

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import checks, trees
 from .algorithms.base import Algorithm
+from .devices import on_one_device
 from .history import DivergenceError, Result
 from .interrupts import Interrupted, Interrupts
 from .problem import Problem
@@ -99,12 +100,15 @@ def simulate(
         "seed": sim.seed,
         "initial_params": digest(initial_params),
         "evaluate_every": evaluate_every,
-        "execution": describe(sim.execution),
+        "execution": sim.execution.settings(),
     }
     real = trees.scalar_dtype(problem.params_shape if initial_params is None else initial_params)
-    resolved = sim.execution.resolved(sim.cohorts.size)
-    with RunDirectory(run_dir, settings, resolved, real, checkpoint_seconds) as directory, Interrupts() as interrupts:
-        sim.execution = dataclasses.replace(sim.execution, lanes=directory.execution["lanes"])
+    with (
+        RunDirectory(run_dir, settings, sim.resolved(), real, checkpoint_seconds) as directory,
+        Interrupts() as interrupts,
+    ):
+        begun = directory.execution
+        sim.use(dataclasses.replace(sim.execution, lanes=begun["lanes"], mesh=sim.execution.mesh or begun["devices"]))
         return run(directory, interrupts)
 
 
@@ -129,10 +133,11 @@ def resume(run_dir: Any, **settings: Any) -> Result:
     there = read_run_settings(run_dir)
     if there["initial_params"] is not None:
         raise CannotRecreate(_HOW_TO_GO_ON.format("initial_params", run_dir))
-    names = ("rounds", "participation", "seed", "evaluate_every", "execution")
+    names = ("rounds", "participation", "seed", "evaluate_every")
     try:
         algorithm = recreate_algorithm(there["algorithm"])
         arguments = {name: recreate(there[name]) for name in names}
+        arguments["execution"] = Execution(**there["execution"])
     except CannotRecreate as error:
         raise CannotRecreate(_HOW_TO_GO_ON.format(error, run_dir)) from None
     return simulate(remake_problem(there["problem"]["recipe"]), algorithm, run_dir=run_dir, **arguments | settings)
@@ -190,7 +195,9 @@ class _Run:
                     raise Interrupted(done, str(directory.path))
         directory.say("finished")
         every = jax.tree.map(lambda *blocks: np.concatenate(blocks), *solves)
-        params = jax.tree.map(jnp.copy, state.params)  # the result's own: its state may be given to another round
+        params = jax.tree.map(
+            jnp.copy, on_one_device(state.params)
+        )  # the result's own: its state may be given to another round
         return Result(
             history=log.history(),
             cohorts=self._cohorts,

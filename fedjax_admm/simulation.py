@@ -12,10 +12,13 @@ import numpy as np
 from . import checks, population, shuffle, trees
 from .algorithms.base import Algorithm
 from .cohorts import Cohorts, check_cohort
+from .devices import mesh_of, on_one_device, replicated
 from .evaluation import evaluate
 from .problem import Problem, check_params
 from .records import Solves, State
 from .rounds import RoundInfo
+
+MOST_BYTES_TO_SHARE = 1 << 19  # touched by a step: up to so many, a CPU's devices share the cohort
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class Execution:
 
     lanes: how many clients advance at the same time, from 1 to the cohort's size; "auto" chooses.
     population: where the clients' rows live: "device".
-    mesh: devices to share the cohort; None is one device.
+    mesh: devices that share the cohort: a `jax.sharding.Mesh` or a number of local devices; None chooses: all
+        accelerators, and on a CPU all devices (see `use_cpu_devices`) if the model's steps are short.
 
     >>> Execution(lanes=4).lanes
     4
@@ -40,27 +44,33 @@ class Execution:
                 raise ValueError(f"lanes must be a whole number or 'auto', got {self.lanes!r}")
             checks.integer("lanes", self.lanes, at_least=1)
         checks.choice("population", self.population, ("device",))
-        if self.mesh is not None:
-            raise ValueError(f"mesh must be None: sharding over several devices is not available, got {self.mesh!r}")
+        if self.mesh is not None and not isinstance(self.mesh, jax.sharding.Mesh):
+            checks.integer("mesh", self.mesh, at_least=1)
 
-    def width(self, cohort: int) -> int:
-        """The number of lanes for a cohort of this size."""
+    def settings(self) -> dict[str, Any]:
+        """The arguments, as JSON can hold them."""
+        mesh = self.mesh.size if isinstance(self.mesh, jax.sharding.Mesh) else self.mesh
+        return {"lanes": self.lanes, "population": self.population, "mesh": mesh}
+
+    def width(self, cohort: int, devices: int = 1) -> int:
+        """The number of lanes of each device for a cohort of this size."""
+        share = -(-cohort // devices)
         if self.lanes != "auto":
-            return min(int(self.lanes), cohort)
+            return min(int(self.lanes), share)
         # One client's matrix products fill a CPU, and a single lane never waits for another: on two cores it was
         # the fastest or within noise of it for Example 1 and for logistic regression. An accelerator wants all
         # clients at once (reasoned, not measured).
-        return 1 if jax.default_backend() == "cpu" else cohort
+        return 1 if jax.default_backend() == "cpu" else share
 
-    def resolved(self, cohort: int) -> dict[str, Any]:
-        """What was chosen for a cohort of this size, as JSON can hold it."""
-        return {
-            "lanes": self.width(cohort),
-            "cohort": cohort,
-            "devices": 1,
-            "population": self.population,
-            "platform": jax.default_backend(),
-        }
+    def devices(self, bytes_per_step: int, cohort: int) -> jax.sharding.Mesh | None:
+        """The mesh for a cohort of this size and a step that touches so many bytes; None for one device."""
+        if self.mesh is not None:
+            return mesh_of(self.mesh)
+        here = min(jax.local_device_count(), cohort)
+        # A CPU's cores are busy with the matrix products, or the memory with the data, of a larger step already.
+        if jax.default_backend() == "cpu" and bytes_per_step > MOST_BYTES_TO_SHARE:
+            return None
+        return mesh_of(here)
 
 
 class Simulation:
@@ -91,14 +101,46 @@ class Simulation:
         self.problem, self.algorithm = problem, algorithm
         self.seed = checks.integer("seed", seed, at_least=0)
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)
-        self.execution = execution or Execution()
         _check_client_axes(algorithm, problem.data.num_clients)
         self._initial_params = _checked_params(problem, initial_params)
         self.rows_per_trip = algorithm.local.rows_per_trip(np.asarray(problem.data.sizes))
+        self.use(execution or Execution())
         self._init_key, self._order_key = jax.random.split(shuffle.root_key(self.seed))
         # The algorithm with its numbers on the device, in the parameters' dtype.
         dtype = trees.scalar_dtype(problem.params_shape if initial_params is None else self._initial_params)
-        self._algorithm = jax.device_put(trees.cast_floats(algorithm, dtype))
+        self._cast = trees.cast_floats(algorithm, dtype)
+
+    def use(self, execution: Execution) -> None:
+        """Chooses lanes and devices."""
+        self.execution = execution
+        self.mesh = execution.devices(self.bytes_per_step(), self.cohorts.size)
+        self.width = execution.width(self.cohorts.size, 1 if self.mesh is None else self.mesh.size)
+        self._placed: tuple[Problem, Algorithm] | None = None
+
+    def bytes_per_step(self) -> int:
+        """About what one gradient step reads and writes: its rows, and the parameters a few times."""
+        rows = jax.tree.map(lambda leaf: leaf[:1], self.problem.data.fields)
+        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(rows))
+        params = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.problem.params_shape))
+        return self.rows_per_trip * row_bytes + 4 * params
+
+    @property
+    def _on_devices(self) -> tuple[Problem, Algorithm]:
+        """The problem and the algorithm where rounds need them; placed at the first use."""
+        if self._placed is None:
+            problem = self.problem if self.mesh is None else replicated(self.problem, self.mesh)
+            self._placed = problem, replicated(self._cast, self.mesh)
+        return self._placed
+
+    def resolved(self) -> dict[str, Any]:
+        """How it runs, as JSON can hold it."""
+        return {
+            "lanes": self.width,
+            "cohort": self.cohorts.size,
+            "devices": 1 if self.mesh is None else self.mesh.size,
+            "population": self.execution.population,
+            "platform": jax.default_backend(),
+        }
 
     def init(self) -> State:
         """The state before the first round."""
@@ -110,12 +152,16 @@ class Simulation:
         # A copy, since the round gives the state's buffers away; with its dtype named, since a weakly typed
         # start (jnp.full) would make the second round another program.
         params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), params)
-        return population.init_state(self.problem, self._algorithm, params)
+        return population.place(population.init_state(self.problem, self._cast, params), self.mesh)
 
     def state_shape(self) -> State:
         """The shapes and dtypes of the state."""
         params = self.problem.params_shape if self._initial_params is None else self._initial_params
-        return jax.eval_shape(population.init_state, self.problem, self._algorithm, params)
+        shapes = jax.eval_shape(population.init_state, self.problem, self._cast, params)
+        if self.mesh is None:
+            return shapes
+        places = population.shardings(shapes, self.mesh)
+        return jax.tree.map(lambda s, place: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), shapes, places)
 
     def round(self, state: State, cohort: Any = None) -> tuple[State, Solves]:
         """One round: the next state and this round's solves [cohort].
@@ -132,20 +178,22 @@ class Simulation:
 
     def run_rounds(self, state: State, cohorts: np.ndarray, count: int) -> tuple[State, RoundInfo, Any]:
         """The first `count` rounds with `cohorts` [rounds, cohort] in one dispatch. See `population.device_rounds`."""
+        problem, algorithm = self._on_devices
         return population.device_rounds(
-            self.problem,
-            self._algorithm,
+            problem,
+            algorithm,
             state,
             self._order_key,
             jnp.asarray(cohorts),
             jnp.int32(count),
-            width=self.execution.width(cohorts.shape[1]),
+            width=self.width,
             rows_per_trip=self.rows_per_trip,
+            mesh=self.mesh,
         )
 
     def evaluate(self, state: State) -> dict[str, float]:
         """The global loss and the metrics at the state's parameters."""
-        return evaluate(self.problem, state.params)
+        return evaluate(self.problem, state.params if self.mesh is None else on_one_device(state.params))
 
 
 def _check_client_axes(algorithm: Algorithm, num_clients: int) -> None:

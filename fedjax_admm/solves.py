@@ -229,7 +229,10 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
     def result(carry: Carry) -> Carry:
         return carry._replace(optimizer_state=None, residual_sum=None, value_sum=None, order=None)
 
-    return Program(start, step, at_turn, turn, finished, result)
+    def retire(carry: Carry) -> Carry:
+        return carry._replace(phase=jnp.int32(FINISHED))
+
+    return Program(start, step, at_turn, turn, finished, result, retire)
 
 
 def progress(job: Job, carry: Carry) -> LocalProgress:

@@ -108,6 +108,7 @@ def countdown() -> lanes.Program:
         turn=lambda job, c: c | {"closed": jnp.bool_(True)},
         finished=lambda c: c["closed"],
         result=lambda c: c["advanced"],
+        retire=lambda c: c | {"closed": jnp.bool_(True)},
     )
 
 
@@ -115,13 +116,17 @@ def countdown() -> lanes.Program:
 def test_every_job_gets_its_own_work_and_no_more(width):
     units = np.array([4, 1, 0, 9, 2, 0, 5])
     order = jnp.argsort(-jnp.asarray(units))
-    advanced, trips = jax.jit(lambda jobs, order: lanes.run(countdown(), jobs, order, width))(
-        {"units": jnp.asarray(units, jnp.int32)}, order
-    )
+    run = jax.jit(lambda jobs, order, count: lanes.run(countdown(), jobs, order, count, width))
+    jobs = {"units": jnp.asarray(units, jnp.int32)}
+    advanced, trips = run(jobs, order, 7)
     np.testing.assert_array_equal(advanced, units)
     assert trips <= units.sum() // width + units.max()
     if width == 1:
         assert trips == units.sum()
+    for count in (1, 3):  # a part of the queue: the others are not touched
+        advanced, _ = run(jobs, order, count)
+        named = np.isin(np.arange(7), np.asarray(order)[:count])
+        np.testing.assert_array_equal(advanced, np.where(named, units, 0))
 
 
 def test_a_client_that_stopped_is_not_changed():

@@ -1,0 +1,108 @@
+"""Several devices: how many to use, and which jobs each of them gets.
+
+A mesh has one axis, over the cohort. Each device has its own lanes and its own loop over its share of the jobs, with
+nothing to agree on until all are done; then the results are summed over the devices, where every job is zero but on
+the one that did it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from . import checks
+
+AXIS = "clients"
+# One device may be late by as much as a client's solve takes; XLA would end the process after a minute.
+_PATIENT = (
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=86400",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=864000",
+)
+
+
+def use_cpu_devices(number: int | None = None) -> int:
+    """Makes JAX see `number` CPU devices, by default one per core, and returns the number; runs then share them.
+
+    Small models, whose steps are too short for several cores, gain most: clients are dealt over the devices. Call it
+    before anything is computed with JAX; afterwards the number is fixed and it raises RuntimeError.
+    """
+    number = checks.integer("number", os.cpu_count() if number is None else number, at_least=1)
+    flags = os.environ.get("XLA_FLAGS", "")
+    missing = [flag for flag in _PATIENT if flag.partition("=")[0] not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *missing])
+    try:
+        jax.config.update("jax_num_cpu_devices", number)
+    except RuntimeError:
+        os.environ["XLA_FLAGS"] = flags
+        if jax.local_device_count("cpu") == number:
+            return number
+        raise RuntimeError(
+            f"use_cpu_devices({number}) came too late, JAX has started with {jax.local_device_count('cpu')}: "
+            "call it before anything is computed"
+        ) from None
+    return number
+
+
+def mesh_of(mesh: Any) -> Mesh | None:
+    """A mesh with the one axis over clients, from a mesh, a number of devices or None; None for one device."""
+    if mesh is None:
+        return None
+    if isinstance(mesh, Mesh):
+        devices = mesh.devices.ravel()
+    else:
+        number = checks.integer("mesh", mesh, at_least=1)
+        here = jax.local_devices()
+        if number > len(here):
+            raise ValueError(
+                f"mesh asks for {number} devices, but there are {len(here)}: on a CPU, call "
+                f"fedjax_admm.use_cpu_devices({number}) before anything is computed"
+            )
+        devices = np.array(here[:number])
+    if devices.size == 1:
+        return None
+    return Mesh(devices, (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+def replicated(tree: Any, mesh: Mesh | None) -> Any:
+    """The tree on every device of the mesh. To be placed once: what is not there is copied at every call."""
+    return jax.device_put(tree, None if mesh is None else NamedSharding(mesh, PartitionSpec()))
+
+
+def on_one_device(tree: Any) -> Any:
+    """A replicated tree's copy on one device."""
+    return jax.tree.map(lambda leaf: leaf.addressable_data(0) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def my_jobs(order: Array, number: int) -> tuple[Array, Any]:
+    """This device's share of the jobs in `order` [jobs], and how many: (order [share], count).
+
+    Dealt in snake order, so that with the longest jobs first each device gets as much work.
+    """
+    if number == 1:
+        return order, order.shape[0]
+    table = dealt(order.shape[0], number)
+    mine = jnp.asarray(table)[lax.axis_index(AXIS)]
+    return order[jnp.minimum(mine, order.shape[0] - 1)], jnp.sum(mine < order.shape[0])
+
+
+def dealt(jobs: int, number: int) -> np.ndarray:
+    """Places in the queue [number, share] that each device gets; places beyond the last job are none.
+
+    >>> dealt(5, 2)
+    array([[0, 3, 4],
+           [1, 2, 5]])
+    """
+    table = np.arange(-(-jobs // number) * number).reshape(-1, number)
+    table[1::2] = table[1::2, ::-1]
+    return table.T
+
+
+def gathered(results: Any, number: int) -> Any:
+    """Every device's results together."""
+    return results if number == 1 else lax.psum(results, AXIS)
