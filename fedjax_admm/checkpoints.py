@@ -53,7 +53,8 @@ class Checkpoints:
     def restore(self, like: Any, last: int) -> tuple[int, Any] | None:
         """The newest good state of at most `last` rounds, and its round; None where there is none.
 
-        like: a pytree of shapes and dtypes. A checkpoint that is damaged is a warning and passed over.
+        like: a pytree with the state's structure, and with shardings where they matter. A checkpoint that is damaged
+            is a warning and passed over.
         """
         for round in sorted(self._manager.all_steps(), reverse=True):
             if round > last:
@@ -80,18 +81,21 @@ class Checkpoints:
 
     def _read(self, round: int, like: Any) -> Any:
         leaves, args = _named_leaves(like), self._ocp.args
-        place = jnp.zeros(()).sharding
+        written = self._manager.restore(round, args=args.Composite(leaves=args.JsonRestore()))["leaves"]
+        if {name: path for name, (path, _) in leaves.items()} != {name: leaf["path"] for name, leaf in written.items()}:
+            raise ValueError("it has another structure")
+        here = jnp.zeros(()).sharding
         shapes = {
-            name: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=s.sharding or place)
-            for name, (_, s) in leaves.items()
+            name: jax.ShapeDtypeStruct(
+                written[name]["shape"], written[name]["dtype"], sharding=getattr(leaf, "sharding", None) or here
+            )
+            for name, (_, leaf) in leaves.items()
         }
-        found = self._manager.restore(
-            round, args=args.Composite(state=args.StandardRestore(shapes), leaves=args.JsonRestore())
-        )
+        found = self._manager.restore(round, args=args.Composite(state=args.StandardRestore(shapes)))["state"]
         for name, (path, _) in leaves.items():
-            if found["leaves"][name] != _describe(path, found["state"][name]):
+            if written[name] != _describe(path, found[name]):
                 raise ValueError(f"{path} is not what was written")
-        return jax.tree.unflatten(jax.tree.structure(like), [found["state"][name] for name in leaves])
+        return jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in leaves])
 
 
 def _named_leaves(tree: Any) -> dict[str, tuple[str, Any]]:
@@ -101,6 +105,5 @@ def _named_leaves(tree: Any) -> dict[str, tuple[str, Any]]:
 
 
 def _describe(path: str, leaf: Any) -> dict[str, Any]:
-    array = np.ascontiguousarray(leaf)
-    crc = zlib.crc32(array.reshape(-1).view(np.uint8))
-    return {"path": path, "dtype": str(array.dtype), "shape": list(array.shape), "crc32": crc}
+    crc = zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))
+    return {"path": path, "dtype": str(leaf.dtype), "shape": list(leaf.shape), "crc32": crc}

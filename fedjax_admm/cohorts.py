@@ -38,6 +38,10 @@ class Cohorts:
         rng = np.random.default_rng([_STREAM, self._seed, round])
         return np.sort(rng.choice(self.num_clients, self.size, replace=False)).astype(np.int32)
 
+    def after(self, round: int) -> np.ndarray | None:
+        """The clients of round `round`, None if there is no such round."""
+        return None if self.given is not None and round >= len(self.given) else self[round]
+
     def check_rounds(self, rounds: int) -> None:
         """An array of cohorts must reach to the last round."""
         if self.given is not None and rounds > len(self.given):

@@ -64,6 +64,7 @@ class Interrupts:
         """The values on the host, once they are computed; signals are heard while it waits."""
         began = time.perf_counter()
         # A blocking wait would hold back Python's signal handlers until the round's end.
-        while self._former and not all(leaf.is_ready() for leaf in jax.tree.leaves(values)):
+        arrays = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]
+        while self._former and not all(leaf.is_ready() for leaf in arrays):
             time.sleep(min(0.01, 2e-5 + 0.02 * (time.perf_counter() - began)))
         return jax.device_get(values)

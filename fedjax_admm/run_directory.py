@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import socket
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +33,7 @@ from .recording import HistoryFile, Row, SolvesFile, read_history, read_solves
 from .records import Solves
 
 SETTINGS, EXECUTION, ENVIRONMENT, STATUS = "settings.json", "execution.json", "environment.json", "status.json"
-OWN = {SETTINGS, EXECUTION, ENVIRONMENT, STATUS, "history.csv", "solves.npy", "checkpoints", "lock"}
+OWN = {SETTINGS, EXECUTION, ENVIRONMENT, STATUS, "history.csv", "solves.npy", "checkpoints", "rows.bin", "lock"}
 
 
 class RunDirectoryError(OSError):
@@ -123,16 +123,17 @@ class RunDirectory:
         except OSError as error:
             raise self._failed(error) from error
 
-    def save(self, round: int, state: Any, *, now: bool = False) -> None:
-        """A checkpoint, if it is time for one."""
+    def save(self, round: int, state: Callable[[], Any], *, now: bool = False) -> bool:
+        """A checkpoint of what `state` returns, if it is time for one; whether it was."""
         if not (now or self._checkpoints.due()):
-            return
+            return False
         try:
             self._history.sync()
             self._solves.sync()
-            self._checkpoints.save(round, state)
+            self._checkpoints.save(round, state())
         except Exception as error:  # a full disk surfaces in orbax as nearly any type of exception
             raise self._failed(error) from error
+        return True
 
     def say(self, status: str, message: str | None = None) -> None:
         """Writes how the run stands."""
@@ -185,14 +186,16 @@ class RunDirectory:
 class NoDirectory:
     """A run that is not kept: the same calls, without effect."""
 
+    path = None
+
     def restore(self, like: Any) -> None:
         return None
 
     def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
         pass
 
-    def save(self, round: int, state: Any, *, now: bool = False) -> None:
-        pass
+    def save(self, round: int, state: Callable[[], Any], *, now: bool = False) -> bool:
+        return False
 
     def say(self, status: str, message: str | None = None) -> None:
         pass

@@ -108,7 +108,8 @@ def simulate(
         Interrupts() as interrupts,
     ):
         begun = directory.execution
-        sim.use(dataclasses.replace(sim.execution, lanes=begun["lanes"], mesh=sim.execution.mesh or begun["devices"]))
+        chosen = {"lanes": begun["lanes"], "mesh": sim.execution.mesh or begun["devices"]}
+        sim.use(dataclasses.replace(sim.execution, **chosen), directory.path)
         return run(directory, interrupts)
 
 
@@ -169,13 +170,13 @@ class _Run:
 
     def __call__(self, directory: RunDirectory | NoDirectory, interrupts: Interrupts | None) -> Result:
         sim, log = self._sim, RunLog(self._sim)
-        found = directory.restore(sim.state_shape())
+        found = directory.restore(sim.saved_shape())
         if found is None:
             state, done, solves = sim.init(), 0, []
             log.evaluate(state)
             self._tell(directory, log, 0, None)
         else:
-            state, done, solves = found.state, found.round, [found.solves]
+            state, done, solves = sim.restored(found.state), found.round, [found.solves]
             log.resume(found.rows)
         quick = 1  # rounds that fit into SECONDS_A_DISPATCH
         with Progress(self._rounds, self._progress, done) as shown:
@@ -190,7 +191,8 @@ class _Run:
                 shown.update(count, log.summary())
                 quick = max(1, min(4 * count, int(SECONDS_A_DISPATCH / max(seconds / count, 1e-9))))
                 stop = interrupts is not None and interrupts.requested
-                directory.save(done, state, now=stop or done == self._rounds)
+                if directory.save(done, lambda state=state: sim.saved(state), now=stop or done == self._rounds):
+                    sim.was_saved(state)
                 if stop and done < self._rounds:
                     raise Interrupted(done, str(directory.path))
         directory.say("finished")
@@ -221,8 +223,9 @@ class _Run:
         # Always of one shape, so that a shorter last block compiles nothing.
         padded = np.concatenate([block, np.repeat(block[-1:], self._most - count, axis=0)])
         began = time.perf_counter()
-        state, infos, ran = self._sim.run_rounds(state, padded, count)
-        infos, ran = jax.device_get((infos, ran)) if interrupts is None else interrupts.wait((infos, ran))
+        wait = jax.device_get if interrupts is None else interrupts.wait
+        state, infos, ran = self._sim.run_rounds(state, padded, count, wait)
+        infos, ran = wait((infos, ran))
         seconds = time.perf_counter() - began
         solves = jax.tree.map(lambda leaf: leaf[:count], infos.solves)
         try:

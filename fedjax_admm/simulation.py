@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +16,7 @@ from .algorithms.base import Algorithm
 from .cohorts import Cohorts, check_cohort
 from .devices import mesh_of, on_one_device, replicated
 from .evaluation import evaluate
+from .population import StoredPopulation
 from .problem import Problem, check_params
 from .records import Solves, State
 from .rounds import RoundInfo
@@ -26,7 +29,8 @@ class Execution:
     """How a run is executed; results do not depend on it beyond rounding.
 
     lanes: how many clients advance at the same time, from 1 to the cohort's size; "auto" chooses.
-    population: where the clients' rows live: "device".
+    population: where the clients' rows live: on the "device", in "host" memory or on "disk". With the last two only
+        the cohort's travel, and clients that were never selected take no room.
     mesh: devices that share the cohort: a `jax.sharding.Mesh` or a number of local devices; None chooses: all
         accelerators, and on a CPU all devices (see `use_cpu_devices`) if the model's steps are short.
 
@@ -43,7 +47,7 @@ class Execution:
             if isinstance(self.lanes, str):
                 raise ValueError(f"lanes must be a whole number or 'auto', got {self.lanes!r}")
             checks.integer("lanes", self.lanes, at_least=1)
-        checks.choice("population", self.population, ("device",))
+        checks.choice("population", self.population, ("device", "host", "disk"))
         if self.mesh is not None and not isinstance(self.mesh, jax.sharding.Mesh):
             checks.integer("mesh", self.mesh, at_least=1)
 
@@ -110,9 +114,10 @@ class Simulation:
         dtype = trees.scalar_dtype(problem.params_shape if initial_params is None else self._initial_params)
         self._cast = trees.cast_floats(algorithm, dtype)
 
-    def use(self, execution: Execution) -> None:
-        """Chooses lanes and devices."""
-        self.execution = execution
+    def use(self, execution: Execution, folder: Path | None = None) -> None:
+        """Chooses lanes, devices, and where the clients' rows live; `folder` is for those on disk."""
+        self.execution, self._folder = execution, folder
+        self._stored_population: StoredPopulation | None = None
         self.mesh = execution.devices(self.bytes_per_step(), self.cohorts.size)
         self.width = execution.width(self.cohorts.size, 1 if self.mesh is None else self.mesh.size)
         self._placed: tuple[Problem, Algorithm] | None = None
@@ -123,6 +128,15 @@ class Simulation:
         row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(rows))
         params = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.problem.params_shape))
         return self.rows_per_trip * row_bytes + 4 * params
+
+    @property
+    def _stored(self) -> StoredPopulation | None:
+        """The population, if it is not on the devices; made at the first use."""
+        kind = self.execution.population
+        if kind != "device" and self._stored_population is None:
+            shapes = self._shapes()
+            self._stored_population = StoredPopulation(kind, self.problem, self._cast, shapes, self._folder)
+        return self._stored_population
 
     @property
     def _on_devices(self) -> tuple[Problem, Algorithm]:
@@ -144,6 +158,12 @@ class Simulation:
 
     def init(self) -> State:
         """The state before the first round."""
+        params = self._first_params()
+        if self._stored is not None:
+            return self._stored.init(params)
+        return population.place(population.init_state(self.problem, self._cast, params), self.mesh)
+
+    def _first_params(self) -> Any:
         params = self._initial_params
         if params is None:
             params = self.problem.init(self._init_key)
@@ -151,17 +171,32 @@ class Simulation:
                 raise ValueError("init returned parameters that are not finite: remove NaN and inf")
         # A copy, since the round gives the state's buffers away; with its dtype named, since a weakly typed
         # start (jnp.full) would make the second round another program.
-        params = jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), params)
-        return population.place(population.init_state(self.problem, self._cast, params), self.mesh)
+        return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), params)
 
-    def state_shape(self) -> State:
-        """The shapes and dtypes of the state."""
+    def _shapes(self) -> State:
         params = self.problem.params_shape if self._initial_params is None else self._initial_params
-        shapes = jax.eval_shape(population.init_state, self.problem, self._cast, params)
-        if self.mesh is None:
+        return jax.eval_shape(population.init_state, self.problem, self._cast, params)
+
+    def saved(self, state: State) -> State:
+        """The state as a checkpoint keeps it: arrays alone."""
+        return state if self._stored is None else self._stored.saved(state)
+
+    def was_saved(self, state: State) -> None:
+        """To be called once a checkpoint has what `saved` returned."""
+        if self._stored is not None:
+            self._stored.was_saved(state)
+
+    def saved_shape(self) -> State:
+        """The structure of what `saved` returns, with its shardings."""
+        shapes = self._shapes() if self._stored is None else self._stored.saved_shape()
+        if self.mesh is None or self._stored is not None:
             return shapes
         places = population.shardings(shapes, self.mesh)
         return jax.tree.map(lambda s, place: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), shapes, places)
+
+    def restored(self, saved: State) -> State:
+        """The state that `saved` was made from."""
+        return saved if self._stored is None else self._stored.restored(saved, self._first_params())
 
     def round(self, state: State, cohort: Any = None) -> tuple[State, Solves]:
         """One round: the next state and this round's solves [cohort].
@@ -176,9 +211,17 @@ class Simulation:
         state, infos, _ = self.run_rounds(state, cohort[None], 1)
         return state, jax.tree.map(lambda leaf: leaf[0], infos.solves)
 
-    def run_rounds(self, state: State, cohorts: np.ndarray, count: int) -> tuple[State, RoundInfo, Any]:
-        """The first `count` rounds with `cohorts` [rounds, cohort] in one dispatch. See `population.device_rounds`."""
+    def run_rounds(
+        self, state: State, cohorts: np.ndarray, count: int, wait: Callable[[Any], Any] = jax.device_get
+    ) -> tuple[State, RoundInfo, Any]:
+        """The first `count` rounds with `cohorts` [rounds, cohort]. See `population.device_rounds`."""
         problem, algorithm = self._on_devices
+        if self._stored is not None:
+            upcoming = self.cohorts.after(int(state.round) + count)
+            return self._stored.run(
+                (problem, algorithm), state, self._order_key, cohorts[:count], upcoming, wait,
+                width=self.width, rows_per_trip=self.rows_per_trip, mesh=self.mesh,
+            )  # fmt: skip
         return population.device_rounds(
             problem,
             algorithm,
@@ -193,7 +236,7 @@ class Simulation:
 
     def evaluate(self, state: State) -> dict[str, float]:
         """The global loss and the metrics at the state's parameters."""
-        return evaluate(self.problem, state.params if self.mesh is None else on_one_device(state.params))
+        return evaluate(self.problem, on_one_device(state.params))
 
 
 def _check_client_axes(algorithm: Algorithm, num_clients: int) -> None:

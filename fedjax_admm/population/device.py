@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from . import trees
-from .algorithms.base import Algorithm
-from .devices import AXIS
-from .problem import Problem
-from .records import State
-from .rounds import RoundInfo, clients_of, cohort_round
+from .. import trees
+from ..algorithms.base import Algorithm
+from ..devices import AXIS
+from ..problem import Problem
+from ..records import State
+from ..rounds import RoundInfo, clients_of, cohort_round
 
 
 @partial(jax.jit, static_argnames=("width", "rows_per_trip", "mesh"), donate_argnames=("state",))

@@ -1,0 +1,6 @@
+"""Where the clients' stacked state lives: on the devices, in host memory or in a file."""
+
+from .device import device_rounds, init_state, place, shardings
+from .stored import StoredPopulation
+
+__all__ = ["StoredPopulation", "device_rounds", "init_state", "place", "shardings"]

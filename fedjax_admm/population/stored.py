@@ -1,0 +1,186 @@
+"""Clients' rows off the device: only the cohort's travel, the next one's are read while this one computes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, PartitionSpec
+
+from .. import trees
+from ..algorithms.base import Algorithm
+from ..problem import Problem
+from ..records import State
+from ..rounds import RoundInfo, clients_of, cohort_round
+from .rows import FileBytes, HostBytes, StoredClients, row_bytes
+
+
+@partial(jax.jit, static_argnames=("width", "rows_per_trip", "mesh"), donate_argnames=("server", "rows"))
+def _one_round(
+    problem: Problem,
+    algorithm: Algorithm,
+    params: Any,
+    server: Any,
+    rows: dict[str, Any],
+    ids: Array,
+    last_epochs: Array,
+    key: Array,
+    round: Array,
+    *,
+    width: int,
+    rows_per_trip: int,
+    mesh: Mesh | None,
+) -> tuple[Any, Any, dict[str, Any], RoundInfo]:
+    def on_a_device(problem: Problem, algorithm: Algorithm, params: Any, server: Any, *rest: Any) -> Any:
+        rows, ids, last_epochs, key, round = rest
+        cohort = clients_of(problem, ids, trees.scalar_dtype(params))
+        return cohort_round(
+            problem, algorithm, params, server, rows, cohort, last_epochs, key, round, width, rows_per_trip,
+            1 if mesh is None else mesh.size,
+        )  # fmt: skip
+
+    run = on_a_device
+    if mesh is not None:
+        same = PartitionSpec()
+        run = jax.shard_map(on_a_device, mesh=mesh, in_specs=same, out_specs=same, check_vma=False)
+    return run(problem, algorithm, params, server, rows, ids, last_epochs, key, round)
+
+
+@jax.jit
+def _init_server(problem: Problem, algorithm: Algorithm, params: Any) -> Any:
+    """The server's record at the start; the rows of all clients, which it depends on, are never made."""
+    everyone = jnp.arange(problem.data.num_clients, dtype=jnp.int32)
+    return algorithm.init(params, clients_of(problem, everyone, trees.scalar_dtype(params)))[0]
+
+
+@jax.jit
+def _start_rows(problem: Problem, algorithm: Algorithm, params: Any, ids: Array) -> dict[str, Any]:
+    return algorithm.init(params, clients_of(problem, ids, trees.scalar_dtype(params)))[1]
+
+
+class StoredPopulation:
+    """A population whose rows are in host memory or in a file.
+
+    kind: "host" or "disk".
+    folder: where the file is; by default a temporary folder that lasts as long as the state.
+    """
+
+    def __init__(
+        self, kind: str, problem: Problem, algorithm: Algorithm, shapes: State, folder: Path | None = None
+    ) -> None:
+        self._problem, self._algorithm, self._shapes = problem, algorithm, shapes
+        self._on_disk = kind == "disk"
+        self._versions = self._on_disk and folder is not None
+        self._temporary = tempfile.TemporaryDirectory() if self._on_disk and folder is None else None
+        self._folder = Path(self._temporary.name) if self._temporary else folder
+        self._ahead: tuple[np.ndarray, Any] | None = None
+
+    def init(self, params: Any) -> State:
+        """z^0, and every client at its start."""
+        server = _init_server(self._problem, self._algorithm, params)
+        maximum = np.asarray(trees.per_client(self._algorithm.local.max_epochs, jnp.arange(self._number)), np.int32)
+        return State(np.int32(0), params, server, self._clients(params), np.array(maximum))  # pyright: ignore
+
+    @property
+    def _number(self) -> int:
+        return self._problem.data.num_clients
+
+    def _clients(self, params: Any) -> StoredClients:
+        width = row_bytes(self._shapes.clients)
+        first = jax.tree.map(jnp.copy, params)  # z^0: the state's own will be given away
+
+        def start(ids: np.ndarray) -> Any:
+            return jax.device_get(_start_rows(self._problem, self._algorithm, first, jnp.asarray(ids, jnp.int32)))
+
+        if self._on_disk:
+            assert self._folder is not None
+            store: Any = FileBytes(self._folder / "rows.bin", width)
+        else:
+            store = HostBytes(width)
+        clients = StoredClients(self._shapes.clients, self._number, start, store, versions=self._versions)
+        clients.keep_alive = self._temporary  # pyright: ignore[reportAttributeAccessIssue]
+        return clients
+
+    def run(
+        self,
+        placed: tuple[Problem, Algorithm],
+        state: State,
+        key: Array,
+        cohorts: np.ndarray,
+        upcoming: np.ndarray | None,
+        wait: Callable[[Any], Any],
+        **static: Any,
+    ) -> tuple[State, RoundInfo, int]:
+        """As `device.device_rounds`, a round at a time. `upcoming` is the cohort after the last, if it is known."""
+        clients: Any = state.clients
+        last_epochs: Any = state.last_epochs
+        params, server, infos = state.params, state.server, []
+        for k, ids in enumerate(cohorts):
+            rows = self._rows_of(clients, ids)
+            params, server, new, info = _one_round(
+                *placed, params, server, rows, ids, last_epochs[ids], key, np.int32(state.round + k), **static
+            )
+            following = cohorts[k + 1] if k + 1 < len(cohorts) else upcoming
+            ahead = None if following is None else clients.take(following)  # while the device computes
+            new, info = wait((new, info))
+            clients.put(ids, new)
+            self._ahead = None if following is None else (following, _handed_over(ahead, following, new, ids))
+            last_epochs[ids] = np.maximum(info.solves.epochs, 1)
+            infos.append(info)
+            if not info.finite:
+                break
+        done = len(infos)
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *infos)
+        return State(state.round + done, params, server, clients, last_epochs), stacked, done
+
+    def _rows_of(self, clients: StoredClients, ids: np.ndarray) -> Any:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and np.array_equal(ahead[0], ids):
+            return ahead[1]
+        return clients.take(ids)
+
+    def saved(self, state: State) -> State:
+        """The state as a checkpoint keeps it."""
+        clients: Any = state.clients
+        return _with_clients(state, clients.saved(with_rows=not self._versions))
+
+    def was_saved(self, state: State) -> None:
+        clients: Any = state.clients
+        clients.was_saved()
+
+    def saved_shape(self) -> State:
+        """The structure of what `saved` returns."""
+        index = jax.ShapeDtypeStruct((self._number,), np.int32)
+        kept = {"index": index} | ({} if self._versions else {"rows": jax.ShapeDtypeStruct((0, 0), np.uint8)})
+        return _with_clients(self._shapes, kept)
+
+    def restored(self, saved: State, first_params: Any) -> State:
+        """The state that `saved` was made from."""
+        clients = self._clients(first_params)
+        clients.restore(saved.clients)
+        return State(
+            np.int32(saved.round),
+            saved.params,
+            saved.server,
+            clients,
+            np.array(saved.last_epochs),  # pyright: ignore
+        )
+
+
+def _with_clients(state: State, clients: Any) -> State:
+    return State(state.round, state.params, state.server, clients, state.last_epochs)
+
+
+def _handed_over(rows: Any, following: np.ndarray, new: Any, ids: np.ndarray) -> Any:
+    """Rows of the next cohort that were read before this round ended, with this round's for clients in both."""
+    _, there, here = np.intersect1d(following, ids, return_indices=True)
+    for leaf, newer in zip(jax.tree.leaves(rows), jax.tree.leaves(new), strict=True):
+        leaf[there] = newer[here]
+    return rows
