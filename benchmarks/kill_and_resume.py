@@ -27,7 +27,7 @@ from fedjax_admm import checkpoints
 ROUNDS = 400
 
 
-def run(run_dir: str | None, on_round=None) -> fa.Result:
+def run(run_dir: str | None, on_round=None, population: str = "device") -> fa.Result:
     """The run that is killed: every kind of client state, unequal epochs, rounds without an evaluation."""
     example = fa.examples.linear_regression(
         num_clients=12, rows_per_client=40, dimension=200, batch_size=5, learning_rate=0.002, rounds=ROUNDS
@@ -42,17 +42,18 @@ def run(run_dir: str | None, on_round=None) -> fa.Result:
         progress=False,
         on_round=on_round,
         checkpoint_seconds=0,
+        execution=fa.Execution(population=population),
         **example.run_settings,
     )
 
 
 def differences(one: fa.Result, other: fa.Result) -> list[str]:
     """What differs between two results, the seconds apart."""
-    parts = {"params": lambda r: r.params, "state": lambda r: r.state, "solves": lambda r: r.solves}
+    parts = {"params": lambda r: r.params, "clients": lambda r: dict(r.state.clients), "solves": lambda r: r.solves}
     found = []
     for name, part in parts.items():
         pairs = zip(jax.tree.leaves(part(one)), jax.tree.leaves(part(other)), strict=True)
-        if not all(np.array_equal(a, b, equal_nan=True) for a, b in pairs):
+        if not all(np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True) for a, b in pairs):
             found.append(name)
     for column in one.history:
         equal = np.array_equal(one.history[column], other.history[column], equal_nan=True)
@@ -61,11 +62,10 @@ def differences(one: fa.Result, other: fa.Result) -> list[str]:
     return found
 
 
-def kill_once(folder: Path, wait: float) -> str:
+def kill_once(folder: Path, wait: float, population: str) -> str:
     """Starts the run in a process of its own and kills it `wait` seconds after its first new round."""
-    process = subprocess.Popen(
-        [sys.executable, __file__, "--child", str(folder)], stdout=subprocess.PIPE, text=True, stderr=subprocess.PIPE
-    )
+    command = [sys.executable, __file__, "--child", str(folder), "--population", population]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stderr is not None
     first = process.stdout.readline()
     if first.strip() == "0":  # before any round: what follows is compiling
@@ -90,13 +90,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--population", choices=("device", "host", "disk"), default="device")
     parser.add_argument("--child", metavar="DIR", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         jax.config.update("jax_compilation_cache_dir", str(Path(args.child).parent / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         checkpoints.SHARE = np.inf  # save after every dispatch, whatever share of the time that takes
-        run(args.child, on_round=lambda row: print(row["round"], flush=True))
+        run(args.child, lambda row: print(row["round"], flush=True), args.population)
         return 0
     undisturbed, moments = run(None), random.Random(args.seed)
     done = 0
@@ -104,9 +105,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
             folder = Path(temporary) / "run"
             for _ in range(min(5, args.kills - done)):  # several in one run: each resumes what the last one left
-                print(f"kill {done + 1}: {kill_once(folder, moments.uniform(0, 1.0))}", flush=True)
+                print(f"kill {done + 1}: {kill_once(folder, moments.uniform(0, 1.0), args.population)}", flush=True)
                 done += 1
-            found = differences(undisturbed, run(str(folder)))
+            found = differences(undisturbed, run(str(folder), population=args.population))
             if found:
                 print(f"the resumed run differs in {', '.join(found)}")
                 return 1

@@ -6,6 +6,7 @@ from .comparison import Comparison, compare, read_comparison
 from .data import partition
 from .data.federated import FederatedData
 from .devices import use_cpu_devices
+from .estimate import Estimate, estimate
 from .history import DivergenceError, History, Result, RunRecord
 from .interrupts import Interrupted
 from .local_solver import LocalSolver
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Comparison",
     "DivergenceError",
+    "Estimate",
     "Execution",
     "FederatedData",
     "History",
@@ -37,6 +39,7 @@ __all__ = [
     "algorithms",
     "compare",
     "criteria",
+    "estimate",
     "examples",
     "fedadmm",
     "fedadmm_in",

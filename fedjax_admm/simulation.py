@@ -134,7 +134,7 @@ class Simulation:
         """The population, if it is not on the devices; made at the first use."""
         kind = self.execution.population
         if kind != "device" and self._stored_population is None:
-            shapes = self._shapes()
+            shapes = self.shapes()
             self._stored_population = StoredPopulation(kind, self.problem, self._cast, shapes, self._folder)
         return self._stored_population
 
@@ -173,7 +173,8 @@ class Simulation:
         # start (jnp.full) would make the second round another program.
         return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), params)
 
-    def _shapes(self) -> State:
+    def shapes(self) -> State:
+        """The shapes and dtypes of the state with all clients' rows."""
         params = self.problem.params_shape if self._initial_params is None else self._initial_params
         return jax.eval_shape(population.init_state, self.problem, self._cast, params)
 
@@ -188,7 +189,7 @@ class Simulation:
 
     def saved_shape(self) -> State:
         """The structure of what `saved` returns, with its shardings."""
-        shapes = self._shapes() if self._stored is None else self._stored.saved_shape()
+        shapes = self.shapes() if self._stored is None else self._stored.saved_shape()
         if self.mesh is None or self._stored is not None:
             return shapes
         places = population.shardings(shapes, self.mesh)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -78,8 +80,7 @@ class StoredPopulation:
         self._problem, self._algorithm, self._shapes = problem, algorithm, shapes
         self._on_disk = kind == "disk"
         self._versions = self._on_disk and folder is not None
-        self._temporary = tempfile.TemporaryDirectory() if self._on_disk and folder is None else None
-        self._folder = Path(self._temporary.name) if self._temporary else folder
+        self._folder = folder
         self._ahead: tuple[np.ndarray, Any] | None = None
 
     def init(self, params: Any) -> State:
@@ -99,13 +100,12 @@ class StoredPopulation:
         def start(ids: np.ndarray) -> Any:
             return jax.device_get(_start_rows(self._problem, self._algorithm, first, jnp.asarray(ids, jnp.int32)))
 
-        if self._on_disk:
-            assert self._folder is not None
-            store: Any = FileBytes(self._folder / "rows.bin", width)
-        else:
-            store = HostBytes(width)
+        temporary = Path(tempfile.mkdtemp()) if self._on_disk and self._folder is None else None
+        folder = self._folder or temporary
+        store = FileBytes(folder / "rows.bin", width) if self._on_disk and folder else HostBytes(width)
         clients = StoredClients(self._shapes.clients, self._number, start, store, versions=self._versions)
-        clients.keep_alive = self._temporary  # pyright: ignore[reportAttributeAccessIssue]
+        if temporary is not None:
+            weakref.finalize(clients, shutil.rmtree, temporary, ignore_errors=True)
         return clients
 
     def run(
