@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .files import DamagedFileError
+
 SHARE = 0.03  # of a run's time that saving may take
 
 
@@ -56,11 +58,14 @@ class Checkpoints:
         like: a pytree with the state's structure, and with shardings where they matter. A checkpoint that is damaged
             is a warning and passed over.
         """
-        for round in sorted(self._manager.all_steps(), reverse=True):
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        for round in steps:
             if round > last:
                 continue
             try:
                 return round, self._read(round, like)
+            except MemoryError:
+                raise
             except Exception as error:  # damage surfaces in orbax and tensorstore as nearly any type of exception
                 reason = str(error).splitlines()[0][:200]
                 warnings.warn(
@@ -68,6 +73,11 @@ class Checkpoints:
                     RuntimeWarning,
                     stacklevel=2,
                 )
+        if steps:
+            raise DamagedFileError(
+                f"no checkpoint in {self._folder} can be read and fits the history's {max(0, last)} rounds; to start the "
+                "run again at round 0, remove that folder"
+            )
         return None
 
     def forget_after(self, round: int) -> None:

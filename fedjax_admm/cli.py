@@ -15,13 +15,15 @@ import typer
 from typer.exceptions import TyperException
 
 from . import __version__, algorithms, checks, environment, examples
-from .comparison import CELLS, Comparison, compare, key_figures, resume_comparison
+from .comparison import CELLS, Comparison, checked_seeds, compare, key_figures, resume_comparison
 from .data import cache, sources
 from .examples import Example
+from .files import DamagedFileError
 from .flags import Flags, command, value
 from .history import DivergenceError, Result
 from .interrupts import Interrupted
 from .local_solver import LocalSolver
+from .run_directory import check_place
 from .simulate import check_run, resume, simulate
 from .simulation import Execution
 
@@ -68,6 +70,8 @@ def _option(name: str, kind: Any, default: Any, text: str, parser: Callable | No
 
 def _list(text: Any) -> Any:
     found = value(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a list of numbers")
     return found if isinstance(found, list) else [found]
 
 
@@ -112,8 +116,11 @@ def _add(name: str, make: Callable[..., Example]) -> None:
 
     def compare_(**values: Any) -> None:
         names = [_known(word) for word in _words(values["algorithms"])]
+        checked_seeds(values["seeds"])
+        if values["out"] is not None:
+            check_place(Path(values["out"]), CELLS)
         settings = _RUNS.values(values) | {"execution": Execution(**_EXECUTION.values(values))}
-        check_run(**settings)
+        check_run(**settings | {"run_dir": None})
         cells = _cells(names, values["penalties"], _METHOD.values(values))
         for name, options in cells.values():
             _check_algorithm(name, options)
@@ -148,7 +155,7 @@ def _cells(names: list[str], penalties: list[float], options: dict[str, Any]) ->
         for penalty in penalties if "penalty" in known else [None]:
             label = name.replace("_", "-") + ("" if penalty is None else f" {penalty}")
             cells[label] = (name, chosen | ({} if penalty is None else {"penalty": penalty}))
-    if not cells:
+    if not cells or not penalties:
         raise ValueError("--algorithms and --penalties must name at least one each")
     return cells
 
@@ -163,6 +170,8 @@ def _show_run(result: Result, out: Any) -> None:
 
 def _show_comparison(comparison: Comparison, out: Any) -> None:
     print(comparison)
+    if not comparison.by_label():
+        raise ValueError("every run diverged: lower the learning rate, or try other penalties")
     if out is None:
         return
     table, folder = comparison.table(), Path(out)
@@ -209,6 +218,7 @@ def _resume(directory: Directory, progress: bool = True) -> None:
 
 
 @app.command("report")
+@_heard
 def _report(
     directory: Directory,
     output: Annotated[str | None, typer.Option(help="The file; by default report.html in DIR.")] = None,
@@ -275,9 +285,11 @@ def main(arguments: list[str] | None = None) -> int:
     except TyperException as error:
         return _say(getattr(error, "format_message", error.__str__)(), 2)
     except DivergenceError as error:
-        return _say(str(error).partition(". The history")[0], 1)
+        return _say(f"{error}. Begin again with other settings, and another --out", 1)
     except _Stopped as stopped:
         return _stopped(stopped.__cause__)
+    except DamagedFileError as error:
+        return _say(f"{error}: restore it, or give another directory", 2)
     except (ValueError, FileNotFoundError, ImportError) as error:
         return _say(str(error), 2)
     except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -287,7 +299,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _stopped(cause: BaseException | None) -> int:
     if isinstance(cause, Interrupted):
         return _say(f"stopped after round {cause.round}; to go on: fedjax-admm resume {cause.run_dir}", 1)
-    _say(str(cause) or "stopped; a run without --out is not kept", 1)
+    _say(str(cause) or "stopped; of a run with --out everything is kept that was saved", 1)
     sys.stdout.flush()
     os._exit(1)  # at once: an orderly exit would wait for the round that is being computed
 

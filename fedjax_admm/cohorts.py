@@ -25,6 +25,7 @@ class Cohorts:
         self.num_clients, self._seed = num_clients, seed
         self.given: np.ndarray | None = None
         if not isinstance(participation, (list, tuple)) and np.ndim(participation) == 0:
+            self._asked = participation.item() if hasattr(participation, "item") else participation
             self.size = _size(participation, num_clients)
         else:
             self.given = _given(participation, num_clients)
@@ -37,6 +38,11 @@ class Cohorts:
             return self.given[round]
         rng = np.random.default_rng([_STREAM, self._seed, round])
         return np.sort(rng.choice(self.num_clients, self.size, replace=False)).astype(np.int32)
+
+    @property
+    def setting(self) -> Any:
+        """What was asked for, in one form: a number of clients, a fraction, or the array."""
+        return self.given if self.given is not None else self._asked
 
     def after(self, round: int) -> np.ndarray | None:
         """The clients of round `round`, None if there is no such round."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,13 +14,14 @@ import numpy as np
 
 from . import checks
 from .algorithms.base import Algorithm
-from .files import read_json, write_json
+from .files import DamagedFileError, read_json, write_json
 from .history import DivergenceError, RunRecord
 from .interrupts import Interrupted
 from .problem import Problem
-from .run_directory import SETTINGS, STATUS, read_run
-from .settings import describe, describe_algorithm, recreate, recreate_algorithm
-from .simulate import remake_problem, simulate
+from .run_directory import SETTINGS, STATUS, check_place, read_run
+from .settings import describe, describe_algorithm, describe_problem, differences, recreate, recreate_algorithm
+from .simulate import check_run, remake_problem, simulate
+from .simulation import Execution, Simulation
 from .tables import Table
 
 CELLS = "comparison.json"
@@ -164,11 +166,11 @@ def compare(
     """
     if not algorithms:
         raise ValueError("algorithms is empty: give label -> algorithm")
+    algorithms = {str(label): algorithm for label, algorithm in algorithms.items()}
     labels = tuple(algorithms)
     checks.choice("baseline", labels[0] if baseline is None else baseline, labels)
-    seeds = [checks.integer("seeds", seed, at_least=0) for seed in seeds]
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds must be different numbers, at least one, got {seeds}")
+    seeds = checked_seeds(seeds)
+    _check_settings(problem, algorithms, rounds, settings)
     folder = None if run_dir is None else Path(run_dir)
     baseline = labels[0] if baseline is None else baseline
     cells = _plan(folder, problem, algorithms, baseline, {"seeds": seeds, "rounds": rounds} | settings)
@@ -177,13 +179,12 @@ def compare(
     for seed in seeds:
         for label, algorithm in algorithms.items():
             place = None if folder is None else folder / cells[label] / f"seed-{seed}"
-            message = _known_divergence(place)
+            message = None
             if settings.get("progress", True):
                 print(f"{label}, seed {seed}", file=sys.stderr, flush=True)
             try:
-                if message is None:
-                    result = simulate(problem, algorithm, rounds, seed=seed, run_dir=place, **settings)
-                    runs[label][seed] = _record(result)
+                result = simulate(problem, algorithm, rounds, seed=seed, run_dir=place, **settings)
+                runs[label][seed] = _record(result)
             except DivergenceError as error:
                 message = str(error)
             except Interrupted as error:
@@ -193,6 +194,31 @@ def compare(
     return Comparison(runs, missing, baseline)
 
 
+def checked_seeds(seeds: Any) -> list[int]:
+    """Seeds, as different whole numbers."""
+    if not isinstance(seeds, (Sequence, np.ndarray, range)) or isinstance(seeds, str):
+        raise ValueError(f"seeds must be a list of numbers, got {seeds!r}")
+    found = [checks.integer("seeds", seed, at_least=0) for seed in seeds]
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"seeds must be different numbers, at least one, got {found}")
+    return found
+
+
+def _check_settings(
+    problem: Problem, algorithms: Mapping[str, Algorithm], rounds: int, settings: Mapping[str, Any]
+) -> None:
+    """Whatever `simulate` would refuse in one of the cells, before the first one begins."""
+    known = set(inspect.signature(simulate).parameters) - {"problem", "algorithm", "rounds", "seed", "run_dir"}
+    for name in settings:
+        if name not in known:
+            raise TypeError(f"compare has no argument {name!r}: there are seeds, run_dir, baseline, {', '.join(known)}")
+    checks.integer("rounds", rounds, at_least=1)
+    check_run(**settings)
+    shared = {name: settings[name] for name in ("participation", "initial_params", "execution") if name in settings}
+    for algorithm in algorithms.values():
+        Simulation(problem, algorithm, **shared)
+
+
 def read_comparison(path: Any) -> Comparison:
     """The comparison in a directory, as far as it is done."""
     folder = Path(path)
@@ -200,7 +226,7 @@ def read_comparison(path: Any) -> Comparison:
     runs: dict[str, dict[int, RunRecord]] = {label: {} for label in plan["cells"]}
     missing: dict[str, dict[int, str]] = {label: {} for label in plan["cells"]}
     for label, cell in plan["cells"].items():
-        for seed in plan["settings"]["seeds"]:
+        for seed in plan["seeds"]:
             place = folder / cell["folder"] / f"seed-{seed}"
             status = read_json(place / STATUS) if (place / SETTINGS).exists() else {"status": "not begun"}
             if status["status"] == "finished":
@@ -213,16 +239,21 @@ def read_comparison(path: Any) -> Comparison:
 def resume_comparison(path: Any, **settings: Any) -> Comparison:
     """Goes on with the comparison in a directory, from what it says about itself."""
     plan = _read_plan(Path(path))
-    problem = remake_problem(plan["recipe"])
+    problem = remake_problem(plan["problem"]["recipe"])
     algorithms = {label: recreate_algorithm(cell["algorithm"]) for label, cell in plan["cells"].items()}
-    settings = recreate(plan["settings"]) | settings
+    settings = recreate(plan["settings"]) | {"seeds": plan["seeds"]} | settings
+    if "execution" in settings:
+        settings["execution"] = Execution(**settings["execution"])
     return compare(problem, algorithms, run_dir=path, baseline=plan["baseline"], **settings)
 
 
 def _read_plan(folder: Path) -> dict[str, Any]:
     if not (folder / CELLS).is_file():
         raise ValueError(f"{str(folder)!r} has no comparison: it needs a {CELLS}")
-    return read_json(folder / CELLS)
+    plan = read_json(folder / CELLS)
+    if not isinstance(plan, dict) or not {"cells", "settings", "baseline", "problem"} <= set(plan):
+        raise DamagedFileError(f"{folder / CELLS} is damaged: it is not what compare wrote")
+    return plan
 
 
 def _plan(
@@ -235,22 +266,24 @@ def _plan(
     """label -> the cell's folder; written down, with what was there before and enough to go on."""
     if folder is None:
         return {}
-    known = read_json(folder / CELLS) if (folder / CELLS).exists() else {"cells": {}, "settings": {"seeds": []}}
+    check_place(folder, CELLS)
+    kept = {name: value for name, value in settings.items() if name not in ("progress", "on_round", "seeds")}
+    if isinstance(kept.get("execution"), Execution):
+        kept["execution"] = kept["execution"].settings()
+    told = {"problem": describe_problem(problem), "settings": describe(kept)}
+    known: dict[str, Any] = {"cells": {}, "seeds": []}
+    if (folder / CELLS).exists():
+        known = _read_plan(folder)
+        _refuse_differences(folder, known, told)
     cells = dict(known["cells"])
     for label, algorithm in algorithms.items():
-        name = re.sub(r"[^A-Za-z0-9.=-]+", "-", label).strip("-") or "cell"
+        name = re.sub(r"[^A-Za-z0-9.=-]+", "-", label).strip("-.") or "cell"
         while label not in cells and any(cell["folder"] == name for cell in cells.values()):
             name += "-"
         described = describe_algorithm(algorithm, problem)
         cells[label] = {"folder": cells.get(label, {}).get("folder", name), "algorithm": described}
-    seeds = sorted({*known["settings"]["seeds"], *settings["seeds"]})
-    kept = {name: value for name, value in settings.items() if name not in ("progress", "on_round")}
-    plan = {
-        "baseline": baseline,
-        "recipe": problem.recipe,
-        "settings": describe(kept | {"seeds": seeds}),
-        "cells": cells,
-    }
+    seeds = sorted({*known["seeds"], *settings["seeds"]})
+    plan = {"baseline": known.get("baseline", baseline), "seeds": seeds, **told, "cells": cells}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CELLS, plan)
@@ -259,11 +292,17 @@ def _plan(
     return {label: cell["folder"] for label, cell in cells.items()}
 
 
-def _known_divergence(place: Path | None) -> str | None:
-    if place is None or not (place / STATUS).exists():
-        return None
-    status = read_json(place / STATUS)
-    return status["message"] if status["status"] == "diverged" else None
+def _refuse_differences(folder: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """All cells are of one problem and have the same rounds and the like."""
+
+    def comparable(plan: Mapping[str, Any]) -> dict[str, Any]:
+        problem = {name: value for name, value in plan["problem"].items() if name not in ("recipe", "optimal_loss")}
+        return {"problem": problem, **plan["settings"]}
+
+    found = list(differences(comparable(there), comparable(now)))
+    if found:
+        shown = "; ".join(found[:4])
+        raise ValueError(f"run_dir {str(folder)!r} has a comparison with other settings ({shown}): give another one")
 
 
 def _record(result: RunRecord) -> RunRecord:
@@ -272,8 +311,10 @@ def _record(result: RunRecord) -> RunRecord:
 
 
 def _measured(name: str, run: RunRecord) -> np.ndarray:
-    values = run.history[name]
-    return values[np.isfinite(values)]
+    """What was measured after training began; NaN if nothing was."""
+    values = run.history[name][1:]
+    values = values[np.isfinite(values)]
+    return values if values.size else np.array([np.nan])
 
 
 def _last(name: str, run: RunRecord) -> float:

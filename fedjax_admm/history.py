@@ -135,8 +135,7 @@ class DivergenceError(RuntimeError):
     def __init__(self, round: int, quantity: str, history: History) -> None:
         self.round, self.quantity, self.history = round, quantity, history
         super().__init__(
-            f"round {round}: {quantity} became not finite; lower the learning rate, or try another penalty. "
-            "The history up to the round before is in this exception's `history`."
+            f"round {round}: {quantity} became not finite; lower the learning rate, or try another penalty"
         )
 
     def __reduce__(self) -> tuple:

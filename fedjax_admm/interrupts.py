@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -41,6 +42,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.requested = False
+        self._heard: int | None = None
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -52,13 +54,15 @@ class Interrupts:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
+        if self._heard is not None and kind is None:
+            os.kill(os.getpid(), self._heard)  # the run ended before it could stop: whoever is around it is to know
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt("stopped at once; the run is on disk as it was last saved")
         if not self.requested:
             print("\nstopping after this round; Ctrl-C again stops at once", file=sys.stderr, flush=True)
-        self.requested = True
+        self.requested, self._heard = True, number
 
     def wait(self, values: Any) -> Any:
         """The values on the host, once they are computed; signals are heard while it waits."""

@@ -82,6 +82,8 @@ class Problem:
         if self.metrics and self.eval_data is None:
             raise ValueError("metrics are averaged over eval_data: give eval_data, or leave metrics out")
         for name, _ in self.metrics:
+            if not isinstance(name, str) or not name.isprintable():
+                raise ValueError(f"metrics must have names on one line, got {name!r}")
             if name in RESERVED:
                 raise ValueError(f"metrics must not be called {name!r}, which is a column of its own: rename it")
         self._check_per_example("loss", self.loss, self.data.fields)

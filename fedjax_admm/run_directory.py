@@ -27,13 +27,12 @@ import numpy as np
 from . import settings as settings_module
 from .checkpoints import Checkpoints
 from .environment import environment, versions
-from .files import read_json, write_json
+from .files import DamagedFileError, read_json, write_json
 from .history import DivergenceError, History, RunRecord
 from .recording import HistoryFile, Row, SolvesFile, read_history, read_solves
 from .records import Solves
 
 SETTINGS, EXECUTION, ENVIRONMENT, STATUS = "settings.json", "execution.json", "environment.json", "status.json"
-OWN = {SETTINGS, EXECUTION, ENVIRONMENT, STATUS, "history.csv", "solves.npy", "checkpoints", "rows.bin", "lock"}
 
 
 class RunDirectoryError(OSError):
@@ -66,31 +65,29 @@ class RunDirectory:
             self._checkpoints = Checkpoints(self.path / "checkpoints", seconds)
         except OSError as error:
             self._unlock()
-            reason = error.strerror or error
+            reason = f"{error.strerror}: {error.filename}" if error.strerror else error
             raise ValueError(f"run_dir {str(path)!r} cannot be used ({reason}): choose another, or mend it") from error
         except BaseException:
             self._unlock()
             raise
 
     def _begin(self, settings: Mapping[str, Any], resolved: Mapping[str, Any]) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"run_dir {str(self.path)!r} is a file: give a directory")
+        check_place(self.path, SETTINGS)
         self.path.mkdir(parents=True, exist_ok=True)
-        foreign = sorted(p.name for p in self.path.iterdir() if p.name not in OWN and not p.name.startswith("."))
         is_run = (self.path / SETTINGS).exists()
-        if foreign and not is_run:
-            raise ValueError(
-                f"run_dir {str(self.path)!r} has other files ({foreign[0]}) and no run: give a new directory"
-            )
         self._take_lock()
         if is_run:
             _refuse_differences(self.path, settings)
             execution = read_json(self.path / EXECUTION)
+            self._before = read_json(self.path / STATUS)
+            if self._before["status"] == "diverged":
+                history = read_history(self.path / "history.csv")
+                raise DivergenceError(self._before["round"], self._before["quantity"], history)
             if execution["platform"] != resolved["platform"]:
                 platforms = f"{execution['platform']}, now on {resolved['platform']}"
                 warnings.warn(f"{self.path} was begun on {platforms}: the rest may differ in rounding", stacklevel=4)
         else:
-            execution = resolved
+            execution, self._before = resolved, {"status": "running"}
             write_json(self.path / EXECUTION, dict(execution))
             write_json(self.path / ENVIRONMENT, [])
             self.say("running")
@@ -103,7 +100,10 @@ class RunDirectory:
             written = len(self._history.rows())
             found = self._checkpoints.restore(like, last=written - 1)
             round = 0 if found is None else found[0]
-            self._checkpoints.forget_after(round)
+            if found is not None:
+                self._checkpoints.forget_after(round)
+            elif written > 1 and self._before["status"] == "finished":
+                warnings.warn(f"{self.path} has lost its checkpoints: running it again", RuntimeWarning, stacklevel=4)
             if round < self._rounds:
                 write_json(self.path / ENVIRONMENT, [*read_json(self.path / ENVIRONMENT), environment()])
                 self.say("running")
@@ -121,7 +121,7 @@ class RunDirectory:
                 self._solves.write(start, cohorts, solves)
             self._history.append(rows)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failed(int(rows[-1]["round"]), error) from error
 
     def save(self, round: int, state: Callable[[], Any], *, now: bool = False) -> bool:
         """A checkpoint of what `state` returns, if it is time for one; whether it was."""
@@ -132,15 +132,13 @@ class RunDirectory:
             self._solves.sync()
             self._checkpoints.save(round, state())
         except Exception as error:  # a full disk surfaces in orbax as nearly any type of exception
-            raise self._failed(error) from error
+            raise self._failed(round, error) from error
         return True
 
-    def say(self, status: str, message: str | None = None) -> None:
+    def say(self, status: str, message: str | None = None, **more: Any) -> None:
         """Writes how the run stands."""
-        write_json(
-            self.path / STATUS,
-            {"status": status, "message": message, "process": os.getpid(), "host": socket.gethostname()},
-        )
+        who = {"process": os.getpid(), "host": socket.gethostname()}
+        write_json(self.path / STATUS, {"status": status, "message": message, **who, **more})
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -150,7 +148,8 @@ class RunDirectory:
             if kind is not None:
                 ends = {KeyboardInterrupt: "interrupted", DivergenceError: "diverged"}
                 status = next((ends[known] for known in ends if issubclass(kind, known)), "failed")
-                self.say(status, str(error).splitlines()[0] if str(error) else kind.__name__)
+                where = {"round": error.round, "quantity": error.quantity} if isinstance(error, DivergenceError) else {}
+                self.say(status, str(error).splitlines()[0] if str(error) else kind.__name__, **where)
             self._checkpoints.close()
         except Exception:
             if kind is None:
@@ -159,10 +158,11 @@ class RunDirectory:
         finally:
             self._unlock()
 
-    def _failed(self, error: Exception) -> RunDirectoryError:
+    def _failed(self, round: int, error: Exception) -> RunDirectoryError:
         reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
         return RunDirectoryError(
-            f"writing to {self.path} failed: {reason}; what was saved before is kept, and the run can be resumed"
+            f"round {round}: writing to {self.path} failed: {reason}; what was saved before is kept, and the run can "
+            "be resumed"
         )
 
     def _take_lock(self) -> None:
@@ -208,7 +208,7 @@ class StoredRun(RunRecord):
     settings: Mapping[str, Any]
     environment: list[Mapping[str, Any]]
     execution: Mapping[str, Any]
-    status: str  # running, finished, interrupted, diverged, failed
+    status: str  # running, killed, finished, interrupted, diverged, failed
     message: str | None  # why it ended, if it failed
 
     @property
@@ -226,10 +226,13 @@ def read_run(path: Any) -> StoredRun:
     settings, execution = read_run_settings(folder), read_json(folder / EXECUTION)
     history = read_history(folder / "history.csv") if (folder / "history.csv").exists() else History([])
     rounds = len(history["round"]) - 1 if len(history) else 0
-    if rounds < 1:
-        raise ValueError(f"the run in {str(path)!r} has no round yet: wait, or resume it")
-    cohorts, solves = read_solves(folder / "solves.npy", rounds)
     status = read_json(folder / STATUS)
+    if status["status"] == "running" and not _in_use(folder):
+        status["status"] = "killed"
+    if rounds < 1:
+        why = status["message"] or "wait, or resume it"
+        raise ValueError(f"the run in {str(path)!r} has no round yet: {why}")
+    cohorts, solves = read_solves(folder / "solves.npy", rounds)
     return StoredRun(
         history=history,
         cohorts=cohorts,
@@ -247,11 +250,38 @@ def read_run_settings(path: Any) -> dict[str, Any]:
     """The settings of the run in a directory."""
     if not (Path(path) / SETTINGS).is_file():
         raise ValueError(f"{str(path)!r} has no run: it needs a {SETTINGS}")
-    return read_json(Path(path) / SETTINGS)
+    settings = read_json(Path(path) / SETTINGS)
+    missing = {"problem", "algorithm", "rounds", "execution"} - set(settings if isinstance(settings, dict) else ())
+    if missing:
+        raise DamagedFileError(f"{Path(path) / SETTINGS} is damaged: it has no {min(missing)!r}")
+    return settings
+
+
+def check_place(path: Path, mark: str) -> None:
+    """A directory that has the file `mark` already, or is empty, or is not there."""
+    if str(path) in ("", "."):
+        path = Path.cwd()
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"run_dir {str(path)!r} is a file: give a directory")
+    if not path.exists() or (path / mark).exists():
+        return
+    unfinished = {EXECUTION, ENVIRONMENT, STATUS, "lock"}  # of a run that was killed as it began
+    foreign = sorted(p.name for p in path.iterdir() if p.name not in unfinished and not p.name.startswith("."))
+    if foreign:
+        raise ValueError(f"run_dir {str(path)!r} has other files ({foreign[0]}) and no {mark}: give a new directory")
+
+
+def _in_use(folder: Path) -> bool:
+    """Whether a process holds the lock."""
+    try:
+        with filelock.FileLock(folder / "lock", blocking=False):
+            return False
+    except (filelock.Timeout, OSError):
+        return True
 
 
 def _refuse_differences(path: Path, now: Mapping[str, Any]) -> None:
-    there, now = _comparable(read_json(path / SETTINGS)), _comparable(now)
+    there, now = _comparable(read_run_settings(path)), _comparable(now)
     started = read_json(path / ENVIRONMENT)
     last = started[-1]["versions"] if started else versions()
     if last != versions():
@@ -275,4 +305,5 @@ def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
     if problem.get("recipe"):
         arguments = {k: v for k, v in problem["recipe"]["arguments"].items() if k != "data_dir"}
         problem["recipe"] = problem["recipe"] | {"arguments": arguments}
+        problem.pop("optimal_loss", None)  # follows from the recipe; solved for again, it may differ in rounding
     return dict(settings) | {"problem": problem, "algorithm": dict(settings["algorithm"])}

@@ -49,7 +49,9 @@ class RunLog:
             self._rows.append(self._row(0, penalty_mean=penalty_mean))
         self._rows[-1].update(self._last, eval_seconds=time.perf_counter() - began)
         if not np.isfinite(self._last["loss"]):
-            raise DivergenceError(len(self._rows) - 1, "the loss", History(self._rows[:-1] or self._rows))
+            number = len(self._rows) - 1
+            del self._rows[max(1, number) :]
+            raise DivergenceError(number, "the loss", self.history())
 
     def add_rounds(self, infos: RoundInfo, ran: int, seconds: float) -> None:
         """Adds the rows of the first `ran` rounds of a dispatch."""

@@ -9,6 +9,7 @@ compute, and by the call that made it where one is known (`Problem.recipe`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import re
@@ -51,10 +52,12 @@ def describe(value: Any) -> Any:
         return {"record": _name(type(value)), **fields}
     if hasattr(value, "__fspath__"):
         return str(value)
+    if isinstance(value, functools.partial):
+        return {"partial": describe(value.func), "arguments": describe(value.args), "named": describe(value.keywords)}
     if callable(value):
         name = _name(value)
         return {"function" if _importable(name, value) else "opaque": name}
-    return {"opaque": repr(value)}
+    return {"opaque": _without_address(repr(value))}
 
 
 def recreate(described: Any) -> Any:
@@ -75,6 +78,9 @@ def recreate(described: Any) -> Any:
         return np.array(described["array"], described["dtype"])
     if "function" in described:
         return _import(described["function"])
+    if "partial" in described:
+        function, arguments, named = (recreate(described[key]) for key in ("partial", "arguments", "named"))
+        return functools.partial(function, *arguments, **named)
     items = {key: recreate(item) for key, item in described.items() if key != "record"}
     if "record" not in described:
         return items
@@ -124,7 +130,7 @@ def differences(there: Any, now: Any, place: str = "") -> Iterator[str]:
     if isinstance(there, Mapping) and isinstance(now, Mapping) and there.keys() == now.keys():
         for key in there:
             yield from differences(there[key], now[key], f"{place}.{key}" if place else key)
-    elif there != now:
+    elif there != now or isinstance(there, float) != isinstance(now, float):  # 1 client is not all of them, 1.0
         yield f"{place}: {_short(there)} there, {_short(now)} now"
 
 
@@ -145,7 +151,7 @@ def computation(function: Callable, *arguments: Any) -> str:
     """A digest of what a function computes, whatever its name: its jaxpr and the constants in it."""
     sha = hashlib.sha256()
     closed = jax.make_jaxpr(function)(*arguments)
-    sha.update(re.sub(r" at 0x[0-9a-f]+", "", str(closed)).encode())
+    sha.update(_without_address(str(closed)).encode())
     for constant in _constants(closed):
         sha.update(np.ascontiguousarray(constant).reshape(-1).view(np.uint8))
     return sha.hexdigest()[:16]
@@ -175,8 +181,12 @@ def _optimizer_step(local: LocalSolver, params: Any) -> str:
     return computation(step, params, params)
 
 
+def _without_address(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
 def _name(value: Any) -> str:
-    name = getattr(value, "__qualname__", None) or repr(value)
+    name = getattr(value, "__qualname__", None) or _without_address(repr(value))
     return f"{getattr(value, '__module__', '') or ''}:{name}".removeprefix(":")
 
 

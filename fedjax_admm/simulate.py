@@ -6,6 +6,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from .interrupts import Interrupted, Interrupts
 from .problem import Problem
 from .progress import Progress
 from .records import Solves, State
-from .run_directory import NoDirectory, RunDirectory, read_run_settings
+from .run_directory import SETTINGS, NoDirectory, RunDirectory, check_place, read_run_settings
 from .run_log import RunLog
 from .settings import (
     CannotRecreate,
@@ -83,7 +84,8 @@ def simulate(
     True
     """
     rounds = checks.integer("rounds", rounds, at_least=1)
-    check_run(seed, evaluate_every, checkpoint_seconds, on_round)
+    check_run(seed, evaluate_every, checkpoint_seconds, on_round, run_dir=run_dir)
+    evaluate_every = int(evaluate_every)
     sim = Simulation(
         problem, algorithm, participation=participation, seed=seed, initial_params=initial_params, execution=execution
     )
@@ -96,7 +98,7 @@ def simulate(
         "problem": describe_problem(problem),
         "algorithm": describe_algorithm(algorithm, problem),
         "rounds": rounds,
-        "participation": describe(participation),
+        "participation": describe(sim.cohorts.setting),
         "seed": sim.seed,
         "initial_params": digest(initial_params),
         "evaluate_every": evaluate_every,
@@ -114,7 +116,12 @@ def simulate(
 
 
 def check_run(
-    seed: int = 0, evaluate_every: int = 1, checkpoint_seconds: float = 0.0, on_round: Any = None, **_: Any
+    seed: int = 0,
+    evaluate_every: int = 1,
+    checkpoint_seconds: float = 0.0,
+    on_round: Any = None,
+    run_dir: Any = None,
+    **_: Any,
 ) -> None:
     """Those arguments of `simulate` that can be checked without a problem."""
     checks.integer("seed", seed, at_least=0)
@@ -122,6 +129,10 @@ def check_run(
     checks.number("checkpoint_seconds", checkpoint_seconds, at_least=0)
     if on_round is not None and not callable(on_round):
         raise ValueError(f"on_round must be a function of a row, got {on_round!r}")
+    if run_dir is not None:
+        if not isinstance(run_dir, (str, os.PathLike)) or not str(run_dir):
+            raise ValueError(f"run_dir must be a path, got {run_dir!r}")
+        check_place(Path(run_dir), SETTINGS)
 
 
 def resume(run_dir: Any, **settings: Any) -> Result:
@@ -165,7 +176,6 @@ class _Run:
     ) -> None:
         self._sim, self._rounds, self._every, self._progress = sim, rounds, evaluate_every, progress
         self._on_round = on_round
-        self._cohorts = np.stack([sim.cohorts[k] for k in range(rounds)])
         self._most = min(evaluate_every, MOST_ROUNDS_A_DISPATCH)
 
     def __call__(self, directory: RunDirectory | NoDirectory, interrupts: Interrupts | None) -> Result:
@@ -185,9 +195,11 @@ class _Run:
                 state, new, seconds = self._dispatch(state, done, count, log, directory, interrupts)
                 solves.append(new)
                 done += count
-                if done % self._every == 0 or done == self._rounds:
-                    log.evaluate(state)
-                self._tell(directory, log, done - count, new)
+                try:
+                    if done % self._every == 0 or done == self._rounds:
+                        log.evaluate(state)
+                finally:  # a loss that is not finite ends the run; the rounds before it are told
+                    self._tell(directory, log, done - count, new)
                 shown.update(count, log.summary())
                 quick = max(1, min(4 * count, int(SECONDS_A_DISPATCH / max(seconds / count, 1e-9))))
                 stop = interrupts is not None and interrupts.requested
@@ -202,7 +214,7 @@ class _Run:
         )  # the result's own: its state may be given to another round
         return Result(
             history=log.history(),
-            cohorts=self._cohorts,
+            cohorts=self._cohorts(0, self._rounds),
             solves=every,
             num_clients=sim.problem.data.num_clients,
             params=params,
@@ -219,7 +231,7 @@ class _Run:
         interrupts: Interrupts | None,
     ) -> tuple[State, Solves, float]:
         """`count` rounds in one call of the device: the state, their solves [count, cohort] and the seconds."""
-        block = self._cohorts[done : done + count]
+        block = self._cohorts(done, done + count)
         # Always of one shape, so that a shorter last block compiles nothing.
         padded = np.concatenate([block, np.repeat(block[-1:], self._most - count, axis=0)])
         began = time.perf_counter()
@@ -235,13 +247,18 @@ class _Run:
             raise
         return state, solves, seconds
 
+    def _cohorts(self, start: int, end: int) -> np.ndarray:
+        """The clients of rounds `start` to `end` [rounds, cohort]."""
+        empty = np.empty((0, self._sim.cohorts.size), np.int32)
+        return np.stack([self._sim.cohorts[k] for k in range(start, end)]) if end > start else empty
+
     def _tell(self, directory: RunDirectory | NoDirectory, log: RunLog, start: int, solves: Solves | None) -> None:
         """New rows of the history to whoever listens."""
         rows = log.take_new()
         if not rows:
             return
         number = len(rows) if solves is not None else 0
-        directory.record(rows, start, self._cohorts[start : start + number], _first(solves, number))
+        directory.record(rows, start, self._cohorts(start, start + number), _first(solves, number))
         for row in rows if self._on_round is not None else ():
             self._on_round(dict(row))
 

@@ -102,6 +102,12 @@ class Simulation:
         initial_params: Any = None,
         execution: Execution | None = None,
     ) -> None:
+        if not isinstance(problem, Problem):
+            hint = ": pass its .problem" if hasattr(problem, "problem") else ""
+            raise ValueError(f"problem must be a fedjax_admm.Problem, got {type(problem).__name__}{hint}")
+        checks.part("algorithm", algorithm, "subproblems", "fa.fedavg(...), fa.fedadmm_insa(...) and the like")
+        if execution is not None and not isinstance(execution, Execution):
+            raise ValueError(f"execution must be a fedjax_admm.Execution, got {execution!r}")
         self.problem, self.algorithm = problem, algorithm
         self.seed = checks.integer("seed", seed, at_least=0)
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)

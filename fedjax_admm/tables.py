@@ -7,7 +7,19 @@ import html
 import io
 from dataclasses import dataclass
 
-_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\pm$", "~": r"\~{}"}
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "^": r"\^{}",
+    "&": r"\&",
+    "%": r"\%",
+    "_": r"\_",
+    "#": r"\#",
+    "$": r"\$",
+    "±": r"$\pm$",
+    "~": r"\~{}",
+}
 
 
 @dataclass(frozen=True, repr=False)

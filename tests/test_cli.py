@@ -133,6 +133,23 @@ def test_run_and_resume_and_report(tmp_path, capsys, monkeypatch):
     assert code == 0 and Path(out.strip()).read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.parametrize("content", ["{}", "[]", "{", '{"problem": 1}'])
+@pytest.mark.parametrize("name", ["settings.json", "comparison.json"])
+def test_damaged_files_get_one_line(tmp_path, capsys, content, name):
+    (tmp_path / name).write_text(content)
+    for text in (f"resume {tmp_path}", f"report {tmp_path}"):
+        code, _, error = call(text, capsys)
+        assert code == 2 and error.count("\n") == 1 and f"{name} is damaged" in error
+
+
+def test_a_report_goes_where_it_can(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call(f"run linear {SMALL} --out run", capsys)[0] == 0
+    for output in ("missing/report.html", "run"):
+        code, _, error = call(f"report run --output {output}", capsys)
+        assert code == 2 and "output must be a file in a folder that is there" in error
+
+
 def test_a_run_that_diverges_says_in_which_round(tmp_path, capsys):
     code, _, error = call(f"run linear {SMALL} --learning-rate 1e30 --out {tmp_path / 'run'}", capsys)
     assert code == 1 and error.count("\n") == 1 and "round 1" in error

@@ -58,7 +58,7 @@ def test_statistics_are_those_of_the_runs():
 def test_last_and_best_skip_rounds_that_were_not_evaluated():
     (row,) = compared({"FedAvg": ALGORITHMS["FedAvg"]}, seeds=[0], evaluate_every=5).statistics()
     loss = fa.simulate(problem(), ALGORITHMS["FedAvg"], 14, participation=2, progress=False).history["loss"]
-    assert row["loss_last"] == pytest.approx(loss[[0, 5, 10, 14]].mean(), rel=1e-12)
+    assert row["loss_last"] == pytest.approx(loss[[5, 10, 14]].mean(), rel=1e-12)
     assert np.isnan(row["loss_final_std"])
 
 
@@ -93,6 +93,33 @@ def test_labels_that_would_share_a_folder_do_not(tmp_path):
     comparison = compared({"a b": ALGORITHMS["FedAvg"], "a/b": ALGORITHMS["InSa"]}, seeds=[0], run_dir=tmp_path)
     assert len(comparison.runs["a b"]) == len(comparison.runs["a/b"]) == 1
     assert len(list(tmp_path.glob("a-b*"))) == 2
+
+
+def test_a_comparison_is_of_one_problem_and_one_setting(tmp_path):
+    compared(run_dir=tmp_path, seeds=[0])
+    before = (tmp_path / "comparison.json").read_bytes()
+    with pytest.raises(ValueError, match="rounds: 14 there, 5 now"):
+        compared(run_dir=tmp_path, rounds=5)
+    with pytest.raises(ValueError, match="penalty: 0.1 there, 9.0 now"):
+        compared({"InSa": fa.fedadmm_insa(LOCAL, penalty=9.0)}, run_dir=tmp_path)
+    assert (tmp_path / "comparison.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "named"),
+    [
+        ({"rounds": 0}, ValueError, "rounds must be at least 1"),
+        ({"evaluate_evry": 2}, TypeError, "no argument 'evaluate_evry'"),
+        ({"seed": 3}, TypeError, "no argument 'seed'"),
+        ({"seeds": 3}, ValueError, "seeds must be a list"),
+        ({"algorithms": {"a": fa.fedprox(LOCAL, penalty=[1.0, 2.0])}}, ValueError, "has 2 entries for 4 clients"),
+        ({"participation": 9}, ValueError, "participation"),
+    ],
+)
+def test_what_is_refused_leaves_nothing(tmp_path, options, error, named):
+    with pytest.raises(error, match=named):
+        compared(run_dir=tmp_path / "all", **options)
+    assert not (tmp_path / "all").exists()
 
 
 def test_bad_arguments():

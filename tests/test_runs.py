@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -237,6 +239,64 @@ def test_a_history_that_was_edited_is_an_error_that_names_it(tmp_path):
     (tmp_path / "history.csv").write_text("\n".join(lines) + "\n")
     with pytest.raises(fa.RunDirectoryError, match=r"history\.csv is damaged"):
         run(tmp_path)
+
+
+def test_nothing_is_deleted_where_nothing_can_be_read(tmp_path):
+    crashed(tmp_path, 8)
+    (tmp_path / "history.csv").unlink()
+    before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    with pytest.raises(fa.RunDirectoryError, match="fits the history's 0 rounds"):
+        run(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == before
+
+
+def test_a_run_without_its_settings_is_not_taken_for_a_new_one(tmp_path):
+    run(tmp_path)
+    (tmp_path / "settings.json").unlink()
+    with pytest.raises(ValueError, match=r"has other files .* and no settings\.json"):
+        run(tmp_path, seed=5)
+
+
+def test_one_client_is_not_all_of_them(tmp_path):
+    run(tmp_path, participation=1)
+    with pytest.raises(ValueError, match=r"participation: 1 there, 1\.0 now"):
+        run(tmp_path, participation=1.0)
+
+
+def test_equal_settings_in_other_forms_are_the_same(tmp_path):
+    cohorts = np.array([[0, 1]] * 12)
+    for form in (cohorts, cohorts.tolist(), cohorts.astype(np.int32)):
+        run(tmp_path, participation=form, evaluate_every=np.int64(2))
+
+
+def test_a_partial_as_optimizer_is_the_same_in_another_process(tmp_path):
+    local = fa.LocalSolver(0.05, 4, 3, functools.partial(optax.sgd, momentum=0.9))
+    told = json.dumps(describe(fa.fedavg(local)))
+    assert " at 0x" not in told and recreate(json.loads(told)).local.optimizer.keywords == {"momentum": 0.9}
+
+
+def test_a_loss_that_is_not_finite_keeps_the_rounds_before(tmp_path):
+    wild = fa.fedavg(fa.LocalSolver(learning_rate=3.0, batch_size=4, max_epochs=3))
+    with pytest.raises(fa.DivergenceError) as told:
+        run(tmp_path, wild, evaluate_every=50, rounds=200)
+    assert len(HistoryFile(tmp_path / "history.csv").rows()) == len(told.value.history["round"])
+    with pytest.raises(fa.DivergenceError, match=f"round {told.value.round}"):  # known, not tried again
+        run(tmp_path, wild, evaluate_every=50, rounds=200)
+
+
+@pytest.mark.parametrize(
+    ("named", "options"),
+    [
+        ("run_dir must be a path, got 123", {"run_dir": 123}),
+        ("run_dir must be a path, got ''", {"run_dir": ""}),
+        ("execution must be a fedjax_admm.Execution, got 4", {"execution": 4}),
+        ("on_round must be a function", {"on_round": 4}),
+        ("algorithm must be an object made by", {"algorithm": "fedavg"}),
+    ],
+)
+def test_arguments_of_a_wrong_kind(named, options):
+    with pytest.raises(ValueError, match=re.escape(named)):
+        run(**{"run_dir": None} | options)
 
 
 def test_a_history_shorter_than_the_checkpoint_goes_back_to_an_older_one(tmp_path):
