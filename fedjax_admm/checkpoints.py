@@ -75,8 +75,8 @@ class Checkpoints:
                 )
         if steps:
             raise DamagedFileError(
-                f"no checkpoint in {self._folder} can be read and fits the history's {max(0, last)} rounds; to start the "
-                "run again at round 0, remove that folder"
+                f"no checkpoint in {self._folder} can be read and fits the history's {max(0, last)} rounds; "
+                "to start the run again at round 0, remove that folder"
             )
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,16 @@ from .history import DivergenceError, RunRecord
 from .interrupts import Interrupted
 from .problem import Problem
 from .run_directory import SETTINGS, STATUS, check_place, read_run
-from .settings import describe, describe_algorithm, describe_problem, differences, recreate, recreate_algorithm
+from .settings import (
+    CannotRecreate,
+    describe,
+    describe_algorithm,
+    describe_problem,
+    differences,
+    digest,
+    recreate,
+    recreate_algorithm,
+)
 from .simulate import check_run, remake_problem, simulate
 from .simulation import Execution, Simulation
 from .tables import Table
@@ -241,9 +250,10 @@ def resume_comparison(path: Any, **settings: Any) -> Comparison:
     plan = _read_plan(Path(path))
     problem = remake_problem(plan["problem"]["recipe"])
     algorithms = {label: recreate_algorithm(cell["algorithm"]) for label, cell in plan["cells"].items()}
-    settings = recreate(plan["settings"]) | {"seeds": plan["seeds"]} | settings
-    if "execution" in settings:
-        settings["execution"] = Execution(**settings["execution"])
+    kept = recreate(plan["settings"])
+    if kept.pop("initial_params") is not None:
+        raise CannotRecreate(f"initial_params is not in the settings: call compare as before, with run_dir={path}")
+    settings = kept | {"execution": Execution(**kept["execution"]), "seeds": plan["seeds"]} | settings
     return compare(problem, algorithms, run_dir=path, baseline=plan["baseline"], **settings)
 
 
@@ -267,10 +277,14 @@ def _plan(
     if folder is None:
         return {}
     check_place(folder, CELLS)
-    kept = {name: value for name, value in settings.items() if name not in ("progress", "on_round", "seeds")}
-    if isinstance(kept.get("execution"), Execution):
-        kept["execution"] = kept["execution"].settings()
-    told = {"problem": describe_problem(problem), "settings": describe(kept)}
+    kept = {
+        "rounds": settings["rounds"],
+        "participation": describe(settings.get("participation", 1.0)),
+        "evaluate_every": int(settings.get("evaluate_every", 1)),
+        "initial_params": digest(settings.get("initial_params")),
+        "execution": (settings.get("execution") or Execution()).settings(),
+    }
+    told = {"problem": describe_problem(problem), "settings": kept}
     known: dict[str, Any] = {"cells": {}, "seeds": []}
     if (folder / CELLS).exists():
         known = _read_plan(folder)
@@ -281,6 +295,8 @@ def _plan(
         while label not in cells and any(cell["folder"] == name for cell in cells.values()):
             name += "-"
         described = describe_algorithm(algorithm, problem)
+        if label in cells:
+            _refuse(folder, differences(cells[label]["algorithm"], described, label))
         cells[label] = {"folder": cells.get(label, {}).get("folder", name), "algorithm": described}
     seeds = sorted({*known["seeds"], *settings["seeds"]})
     plan = {"baseline": known.get("baseline", baseline), "seeds": seeds, **told, "cells": cells}
@@ -299,7 +315,11 @@ def _refuse_differences(folder: Path, there: Mapping[str, Any], now: Mapping[str
         problem = {name: value for name, value in plan["problem"].items() if name not in ("recipe", "optimal_loss")}
         return {"problem": problem, **plan["settings"]}
 
-    found = list(differences(comparable(there), comparable(now)))
+    _refuse(folder, differences(comparable(there), comparable(now)))
+
+
+def _refuse(folder: Path, differing: Iterable[str]) -> None:
+    found = list(differing)
     if found:
         shown = "; ".join(found[:4])
         raise ValueError(f"run_dir {str(folder)!r} has a comparison with other settings ({shown}): give another one")
