@@ -7,10 +7,11 @@ A criterion compares the norm of the subproblem's residual e (3.6) with a tolera
   the epoch mean says stop);
 * `reference`: None, "server" (||e|| at z^k) or "client" (||e|| at u_i^k), for `progress.reference_residual`;
 * `tolerance(progress)` and `sigma(progress)`, pure functions of one solve's `LocalProgress`;
-* `floor`: an absolute residual below which a solve stops whatever the tolerance says.
+* `floor`: an absolute residual below which a solve stops whatever the tolerance says;
+* optionally `needs_noise = True`, for `progress.residual_noise`; without it nothing is computed for that.
 
 With a full gradient the residual at each iterate is at hand and all three residuals are the exact one.
-A new criterion is a `record` with these five; its numbers may be one per client.
+A new criterion is a `record` with these; its numbers may be one per client.
 """
 
 from __future__ import annotations
@@ -72,6 +73,30 @@ class DecayingTolerance(_Absolute):
 
     def tolerance(self, progress: LocalProgress) -> Array:
         return self.eps * self.factor ** progress.round.astype(progress.residual.dtype)
+
+
+@record
+class SummableTolerance(_Absolute):
+    """Stop when ||e|| <= eps / (k + 1)^power in round k = 0, 1, ..."""
+
+    eps: Any
+    power: Any = 2.0
+    residual: str = static(default="exact")
+
+    def tolerance(self, progress: LocalProgress) -> Array:
+        return self.eps / (progress.round + 1).astype(progress.residual.dtype) ** self.power
+
+
+@record
+class SamplingNoise(_Absolute):
+    """Stop when ||e|| <= factor * its standard error; NaN, which stops nothing, where there is no estimate."""
+
+    factor: Any = 1.0
+    residual: str = static(default="epoch_mean")
+    needs_noise: ClassVar[bool] = True
+
+    def tolerance(self, progress: LocalProgress) -> Array:
+        return self.factor * progress.residual_noise
 
 
 @record
@@ -144,6 +169,91 @@ def decaying_tolerance(eps: Any, factor: Any = 0.9, *, residual: str = "exact") 
     )
 
 
+def decaying_squared_tolerance(eps: Any, factor: Any = 0.95, *, residual: str = "exact") -> DecayingTolerance:
+    """Stop when ||e(u)||^2 <= eps * factor^k in round k = 0, 1, ..., the condition of Zhou and Li's FedADMM.
+
+    Theirs is ||e||^2 <= eps_i^{k+1} <= factor_i eps_i^k with factor_i < 1: `decaying_tolerance` with both roots.
+    eps: the bound on the squared norm in the first round, above 0; a number, or one per client [clients].
+    factor: in (0, 1), likewise. The authors' program has 0.95.
+    residual: "exact", "epoch_mean" or "verified".
+
+    The decay is counted in rounds. The authors' program lowers eps_i only when client i is selected. A decay by
+    rounds keeps their inequality from each solve of a client to its next and needs no count for each client, but
+    where a fraction p of the clients is selected, eps_i falls by factor^(1 / p) a solve: give factor^p for theirs.
+    Their residual has the client's weight alpha_i in it, and their program's bound is eps_i times the number n of
+    parameters: its eps_i is our eps * alpha_i^2 / n.
+
+    >>> decaying_squared_tolerance(4.0, factor=0.25)
+    DecayingTolerance(eps=2.0, factor=0.5, residual='exact')
+
+    Reference: Zhou and Li, "Federated Learning via Inexact ADMM", IEEE Trans. Pattern Analysis and Machine
+    Intelligence 45, 2023, and its program, github.com/ShenglongZhou/FedADMM.
+    """
+    eps = checks.number("eps", eps, above=0, per_client=True)
+    factor = checks.number("factor", factor, above=0, below=1, per_client=True)
+    return decaying_tolerance(eps**0.5, factor**0.5, residual=residual)
+
+
+def summable_tolerance(eps: Any, power: Any = 2.0, *, residual: str = "exact") -> SummableTolerance:
+    """Stop when ||e(u)|| <= eps / (k + 1)^power in round k = 0, 1, ..., tolerances with a finite sum.
+
+    eps: the tolerance of the first round, above 0; a number, or one per client [clients].
+    power: above 1, else the sum is infinite; likewise.
+    residual: "exact", "epoch_mean" or "verified".
+
+    With convex f_i and a constant penalty beta the subproblem is strongly convex, so the distance to its solution
+    is at most ||e|| / beta: the errors have a finite sum, and the ADMM converges as an exact one does. The theorem
+    is for all clients in every round, exact residuals, and a maximum of epochs that never ends a solve.
+
+    >>> summable_tolerance(0.1, power=1.5).power
+    1.5
+
+    Reference: Eckstein and Bertsekas, "On the Douglas-Rachford splitting method and the proximal point
+    algorithm for maximal monotone operators", Mathematical Programming 55, 1992, Theorem 8.
+    """
+    return SummableTolerance(
+        eps=checks.number("eps", eps, above=0, per_client=True),
+        power=checks.number("power", power, above=1, per_client=True),
+        residual=checks.choice("residual", residual, RESIDUALS),
+    )
+
+
+def sampling_noise(factor: Any = 1.0, *, residual: str = "epoch_mean") -> SamplingNoise:
+    """Stop when the residual cannot be told from sampling noise: ||e|| <= factor * its standard error.
+
+    An epoch's S batches, of shares s_j of the client's N rows, give e = sum_j s_j e_j and
+
+        noise^2 = (sum_j s_j ||e_j||^2 - ||e||^2) / (S - 1)
+
+    With batches drawn at random and parameters that stand still, its expectation is tr(V) / N with V the covariance
+    of one row's residual, whatever the batches' sizes: the squared standard error of e, the client's rows taken as a
+    sample. Below it, further steps fit these rows rather than what they were drawn from.
+
+    factor: above 0; a number, or one per client [clients].
+    residual: "epoch_mean" costs no gradient but the parameters move: their drift counts as noise, so it stops sooner.
+        "exact" and "verified" take both numbers at the same parameters, a full gradient each time.
+
+    Limits. There is no estimate from one batch: with `batch_size=None`, and for clients with no more rows than a
+    batch, every solve runs to its maximum. With few batches it is rough. The noise is summed over all parameters:
+    where these are more than the rows, ||e|| may be about its noise at any point (on least squares with 50 rows of
+    500 parameters, far from the optimum, a factor of 1 stopped within ten epochs and 0.7 not in fifty). The tolerance
+    does not go to zero, so no theorem on inexact ADMM covers it.
+
+    >>> sampling_noise(0.5).residual
+    'epoch_mean'
+
+    References: this is the norm test of Byrd, Chin, Nocedal and Wu, "Sample size selection in optimization methods
+    for machine learning", Mathematical Programming 134, 2012, failing for all of a client's rows (they, and
+    Bollapragada, Byrd and Nocedal, "Adaptive sampling strategies for stochastic optimization", SIAM J. Optimization
+    28, 2018, then take more rows); as a rule to stop, for each parameter by itself: Mahsereci, Balles, Lassner and
+    Hennig, "Early stopping without a validation set", arXiv:1703.09580, 2017.
+    """
+    return SamplingNoise(
+        factor=checks.number("factor", factor, above=0, per_client=True),
+        residual=checks.choice("residual", residual, RESIDUALS),
+    )
+
+
 def relative_residual(
     *,
     c: Any = None,
@@ -156,8 +266,9 @@ def relative_residual(
     """Stop when ||e(u)|| <= sigma ||e(reference)||, the paper's inexactness criterion (3.7).
 
     Give either `c`, the modulus of strong convexity, for sigma = sigma_factor * sqrt2 / (sqrt2 + sqrt(beta /
-    c)) with the client's current penalty beta (3.18), or `sigma` itself in (0, 1), as in FedProx's
-    gamma-inexactness. Each may be one per client [clients].
+    c)) with the client's current penalty beta (3.18), or `sigma` itself in (0, 1). Each may be one per client
+    [clients]. FedProx's gamma-inexactness (Li et al., "Federated optimization in heterogeneous networks", MLSys
+    2020, Definition 2) is sigma = gamma with the server's reference: at z^k the proximal term has no gradient.
 
     reference: "server" compares with ||e(z^k)|| (Remark 3.4, what the paper's experiments do), "client" with
     ||e(u_i^k)|| (3.7), which Theorem 3.3 covers; then a solve may hold at its start and do no epoch.

@@ -63,6 +63,7 @@ class LocalProgress(NamedTuple):
     round: Array  # k, from 0
     epoch: Array  # epochs done
     residual: Array  # ||e||, exact or estimated
+    residual_noise: Array  # its standard error, from the pass's batches; NaN where not asked for or only one batch
     reference_residual: Array  # ||e|| at the reference point; NaN where the criterion has none
     penalty: Array  # beta_i; 0 where the subproblem has none
 

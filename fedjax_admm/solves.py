@@ -48,6 +48,7 @@ class Carry(NamedTuple):
     optimizer_state: Any
     residual_sum: Any  # of this pass: sum over batches of share * e_batch
     value_sum: Array  # likewise the objective
+    square_sum: Array | None  # likewise ||e_batch||^2, where the criterion wants the residual's noise
     reference_residual: Array
     residual: Array  # at the last look; NaN if there was none since the parameters last moved
     rows: Array  # whose gradient was computed
@@ -59,8 +60,8 @@ class Carry(NamedTuple):
 def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -> Program:
     """The solve of every job of a round; `rows` is the size of a trip's batch.
 
-    Which phases there are depends on static facts alone: the criterion's residual and reference, and whether
-    the solver uses the full gradient. `job_example` has them.
+    Which phases there are depends on static facts alone: the criterion's residual, reference and need of noise,
+    and whether the solver uses the full gradient. `job_example` has them.
     """
     dtype = trees.scalar_dtype(server_params)
     full = job_example.solver.full_gradient
@@ -71,6 +72,8 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
     # The first look is at the start, so it is the server's reference too, unless the solve starts elsewhere.
     start_is_reference = reference == "server" and job_example.subproblem.start is None
     sums_in_training = full or estimates
+    # The pieces of a full gradient are no random batches: there is no noise to be had from them.
+    with_noise = looks is not None and not full and getattr(job_example.criterion, "needs_noise", False)
     nan = jnp.full((), jnp.nan, dtype)
 
     def objective(job: Job) -> ClientObjective:
@@ -97,6 +100,7 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
             optimizer_state=job.solver.init(params),
             residual_sum=optax.tree.zeros_like(params),
             value_sum=jnp.zeros((), dtype),
+            square_sum=jnp.zeros((), dtype) if with_noise else None,
             reference_residual=nan,
             residual=nan,
             rows=zero,
@@ -110,8 +114,9 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
         busy, training = carry.phase != FINISHED, carry.phase == TRAIN
         positions, mask, share = client.piece(carry.position, rows)
         mask &= busy
-        if not full:  # the order matters only where the parameters move within the pass
-            positions = jnp.where(training, shuffle.permute(carry.order, positions, job.size), positions)
+        if not full:  # the order matters only where the parameters move within the pass, or batches must be random
+            in_order = shuffle.permute(carry.order, positions, job.size)
+            positions = in_order if with_noise else jnp.where(training, in_order, positions)
         value, gradient = jax.value_and_grad(client.on_rows)(carry.params, positions, mask)
 
         summing = busy if sums_in_training else busy & ~training
@@ -122,6 +127,9 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
                 residual_sum=add_scaled(carry.residual_sum, share, gradient),
                 value_sum=carry.value_sum + share.astype(dtype) * value.astype(dtype),
             )
+        if with_noise:
+            square = optax.tree.norm(optax.tree.cast(gradient, dtype), squared=True)
+            new = new._replace(square_sum=carry.square_sum + share.astype(dtype) * square)
         used = jnp.sum(mask, dtype=jnp.int32)
         if not full:
             params, optimizer_state, searched = job.solver.step(
@@ -150,7 +158,7 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
             first_look = (carry.epoch == 0) & (full | (carry.phase == MEASURE))
             reference_residual = jnp.where(first_look, residual, reference_residual)
         carry = carry._replace(residual=residual, reference_residual=reference_residual)
-        met = residual <= job.criterion.tolerance(progress(job, carry))
+        met = residual <= job.criterion.tolerance(progress(job, carry, noise(job, carry) if with_noise else None))
         at_floor = residual <= job.criterion.floor
         broken = ~jnp.isfinite(residual)
         if reference is not None:
@@ -158,6 +166,12 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
         code = jnp.where(met, StopReason.CRITERION.code, StopReason.FLOOR.code)
         code = jnp.where(broken, StopReason.FAILED.code, code)
         return carry, met | at_floor | broken, code
+
+    def noise(job: Job, carry: Carry) -> Array:
+        """The residual's standard error (`criteria.sampling_noise` has the statistics); NaN from one batch."""
+        batches = job.solver.steps_per_epoch(job.size).astype(dtype)
+        spread = jnp.maximum(carry.square_sum - carry.residual**2, 0)  # rounding must not make it negative
+        return jnp.where(batches > 1, jnp.sqrt(spread / jnp.maximum(batches - 1, 1)), nan)
 
     def turn(job: Job, carry: Carry) -> Carry:
         if looks is not None:
@@ -177,6 +191,7 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
             order=shuffle.epoch_order(job.key, new.epoch),
             residual_sum=optax.tree.zeros_like(carry.residual_sum),
             value_sum=jnp.zeros((), dtype),
+            square_sum=jnp.zeros((), dtype) if with_noise else None,
         )
 
     def after_reference(job: Job, carry: Carry) -> Carry:
@@ -227,7 +242,7 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
         return carry.phase == FINISHED
 
     def result(carry: Carry) -> Carry:
-        return carry._replace(optimizer_state=None, residual_sum=None, value_sum=None, order=None)
+        return carry._replace(optimizer_state=None, residual_sum=None, value_sum=None, square_sum=None, order=None)
 
     def retire(carry: Carry) -> Carry:
         return carry._replace(phase=jnp.int32(FINISHED))
@@ -235,13 +250,14 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
     return Program(start, step, at_turn, turn, finished, result, retire)
 
 
-def progress(job: Job, carry: Carry) -> LocalProgress:
+def progress(job: Job, carry: Carry, noise: Array | None = None) -> LocalProgress:
     """What the criterion is shown."""
     penalty = job.subproblem.penalty
     return LocalProgress(
         round=job.round,
         epoch=carry.epoch,
         residual=carry.residual,
+        residual_noise=jnp.full_like(carry.residual, jnp.nan) if noise is None else noise,
         reference_residual=carry.reference_residual,
         penalty=jnp.zeros_like(carry.residual) if penalty is None else penalty,
     )

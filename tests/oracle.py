@@ -21,15 +21,16 @@ class Settings:
     gamma: float
     penalty: np.ndarray  # [clients] beta_i^0
     delta: float = 0.0
-    criterion: str = "none"  # "none", "constant", "decaying", "relative"
+    criterion: str = "none"  # "none", "constant", "decaying", "squared", "summable", "noise", "relative"
     reference: str = "server"
     residual: str = "exact"
     c: np.ndarray | None = None  # [clients]
     sigma: float | None = None
     sigma_factor: float = 0.999
     floor: float = 0.0
-    eps: float = 0.0
-    factor: float = 1.0
+    eps: float | np.ndarray = 0.0  # or [clients], as factor and power
+    factor: float | np.ndarray = 1.0
+    power: float | np.ndarray = 2.0
     adaptive: bool = False
     mu: float = 5.0
     tau: float = 2.0
@@ -121,15 +122,33 @@ def _solve(s, x, y, z, u_old, linear, penalty, k, i, order):
     sigma = s.sigma
     if s.criterion == "relative" and sigma is None:
         sigma = s.sigma_factor * np.sqrt(2) / (np.sqrt(2) + np.sqrt(penalty / s.c[i]))
+    eps, factor, power = (np.broadcast_to(value, s.learning_rate.shape)[i] for value in (s.eps, s.factor, s.power))
     tolerance = {
         "none": -np.inf,
-        "constant": s.eps,
-        "decaying": s.eps * s.factor**k,
+        "constant": eps,
+        "decaying": eps * factor**k,
+        "squared": np.sqrt(eps * factor**k),
+        "summable": eps / (k + 1) ** power,
+        "noise": np.nan,  # it depends on the batches
         "relative": np.nan if s.criterion != "relative" else sigma * reference_norm,
     }[s.criterion]
 
-    def verdict(norm):
-        return "criterion" if norm <= tolerance else "floor" if norm <= s.floor else None
+    def verdict(parts, rows):
+        """For residuals of a pass's batches and the rows of each."""
+        shares = [len(part) / n for part in rows]
+        mean = sum(share * part for share, part in zip(shares, parts, strict=True))
+        norm, allowed = np.linalg.norm(mean), tolerance
+        if s.criterion == "noise" and len(parts) > 1:
+            spread = sum(share * np.sum((part - mean) ** 2) for share, part in zip(shares, parts, strict=True))
+            allowed = factor * np.sqrt(spread / (len(parts) - 1))
+        return "criterion" if norm <= allowed else "floor" if norm <= s.floor else None
+
+    def batches(rows):
+        return [rows[start : start + batch] for start in range(0, n, batch)]
+
+    def exact_verdict(w):
+        rows = batches(order(k, i, epochs)) if s.criterion == "noise" and not full else [everything]
+        return verdict([e(w, part) for part in rows], rows)
 
     w, epochs = z.copy(), 0
     full = s.batch_size is None
@@ -141,28 +160,26 @@ def _solve(s, x, y, z, u_old, linear, penalty, k, i, order):
             if not full or epochs < s.max_epochs[i]:
                 samples += n
                 criterion_samples += n
-            reason = verdict(np.linalg.norm(e(w, everything)))
+            reason = exact_verdict(w)
             if reason:
                 return w, epochs, samples, criterion_samples, reason
             if full:
                 samples -= n  # the next step uses this gradient: it is counted there
                 criterion_samples -= n
-        rows = everything if full else order(k, i, epochs)
-        mean = np.zeros_like(w)
-        for start in range(0, n, batch):
-            chosen = rows[start : start + batch]
-            step = e(w, chosen)
-            mean += len(chosen) / n * step
-            w = w - s.learning_rate[i] * step
+        rows = batches(everything if full else order(k, i, epochs))
+        steps = []
+        for chosen in rows:
+            steps.append(e(w, chosen))
+            w = w - s.learning_rate[i] * steps[-1]
             samples += len(chosen)
         epochs += 1
         if epochs >= s.max_epochs[i]:
             return w, epochs, samples, criterion_samples, "maximum"
-        if s.criterion != "none" and not exact and verdict(np.linalg.norm(mean)):
+        if s.criterion != "none" and not exact and verdict(steps, rows):
             if s.residual == "epoch_mean":
-                return w, epochs, samples, criterion_samples, verdict(np.linalg.norm(mean))
+                return w, epochs, samples, criterion_samples, verdict(steps, rows)
             samples += n
             criterion_samples += n
-            reason = verdict(np.linalg.norm(e(w, everything)))
+            reason = exact_verdict(w)
             if reason:
                 return w, epochs, samples, criterion_samples, reason

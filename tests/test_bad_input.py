@@ -78,6 +78,17 @@ BAD = {
     "an optimizer, not a factory": (lambda: fa.LocalSolver(0.1, optimizer="sgd"), "optimizer must be a factory"),
     "reference": (lambda: fa.fedadmm_in(LOCAL, reference="z"), "reference must be 'server' or 'client', got 'z'"),
     "residual": (lambda: fa.fedadmm_in(LOCAL, residual="mean"), "residual must be 'exact' or .*got 'mean'"),
+    "power": (lambda: fa.criteria.summable_tolerance(0.1, power=1), "power must be above 1, got 1"),
+    "squared factor": (
+        lambda: fa.criteria.decaying_squared_tolerance(0.1, [0.5, 1.0]), "factor must be below 1, got 1 for client 1"
+    ),
+    "squared eps": (lambda: fa.criteria.decaying_squared_tolerance(-4.0), "eps must be above 0, got -4"),
+    "noise factor": (lambda: fa.criteria.sampling_noise(0), "factor must be above 0, got 0"),
+    "noise residual": (lambda: fa.criteria.sampling_noise(residual="mean"), "residual must be 'exact' or .*got 'mean'"),
+    "noise factors of wrong length": (
+        lambda: simulate(fa.fedadmm(LOCAL, criterion=fa.criteria.sampling_noise([1.0, 2.0]))),
+        "criterion.factor has 2 entries for 3",
+    ),
     "average": (lambda: fa.fedavg(LOCAL, average="some"), "average must be 'selected' or 'all'"),
     "unselected_penalty": (lambda: fa.fedadmm_insa(LOCAL, unselected_penalty="old"), "unselected_penalty must be"),
     "client reference without client rows": (

@@ -41,6 +41,12 @@ CASES = {
     "in_verified": dict(method="admm", residual="verified", **RELATIVE),
     "insa_verified_client": dict(method="admm", adaptive=True, residual="verified", reference="client", **RELATIVE),
     "admm_constant_epoch_mean": dict(method="admm", criterion="constant", eps=0.5, residual="epoch_mean"),
+    "admm_squared": dict(method="admm", criterion="squared", eps=np.linspace(1, 9, M), factor=np.linspace(0.4, 0.9, M)),
+    "fedprox_summable": dict(method="fedprox", criterion="summable", eps=np.linspace(1, 4, M), power=np.linspace(1.1, 2, M)),
+    "admm_noise": dict(method="admm", criterion="noise", residual="epoch_mean", factor=np.linspace(0.2, 2, M)),
+    "fedprox_noise_exact": dict(method="fedprox", criterion="noise", residual="exact", factor=0.5),
+    "fedavg_selected_noise_verified": dict(method="fedavg_selected", criterion="noise", residual="verified", factor=1.5),
+    "insa_noise": dict(method="admm", criterion="noise", residual="epoch_mean", factor=0.5, adaptive=True, mu=1.5),
 }  # fmt: skip
 
 
@@ -49,6 +55,12 @@ def criterion_of(s: oracle.Settings):
         return fa.criteria.constant_tolerance(s.eps, residual=s.residual)
     if s.criterion == "decaying":
         return fa.criteria.decaying_tolerance(s.eps, s.factor, residual=s.residual)
+    if s.criterion == "squared":
+        return fa.criteria.decaying_squared_tolerance(s.eps, s.factor, residual=s.residual)
+    if s.criterion == "summable":
+        return fa.criteria.summable_tolerance(s.eps, s.power, residual=s.residual)
+    if s.criterion == "noise":
+        return fa.criteria.sampling_noise(s.factor, residual=s.residual)
     if s.criterion == "relative":
         c = None if s.sigma else s.c
         return fa.criteria.relative_residual(
@@ -65,6 +77,9 @@ def algorithm_of(s: oracle.Settings):
         return fa.fedprox(local, penalty=s.penalty, criterion=criterion)
     if s.method.startswith("fedavg"):
         return fa.fedavg(local, average=s.method.removeprefix("fedavg_"), criterion=criterion)
+    if s.adaptive and s.criterion != "relative":
+        rule = fa.penalties.residual_balancing(s.mu, s.tau)
+        return fa.fedadmm(local, penalty=s.penalty, delta=s.delta, criterion=criterion, penalty_rule=rule)
     options = dict(c=s.c, reference=s.reference, residual=s.residual, sigma_factor=s.sigma_factor, delta=s.delta)
     if s.adaptive:
         return fa.fedadmm_insa(local, penalty=s.penalty, mu=s.mu, tau=s.tau, unselected_penalty=s.unselected, **options)
@@ -118,7 +133,9 @@ def test_same_as_the_paper(case, batch_size):
 
 @pytest.mark.parametrize("lanes", [1, 4])
 @pytest.mark.parametrize("batch_size", [None, 4])
-@pytest.mark.parametrize("case", ["fedavg_selected", "insa_sent", "insa_client_no_memory"])
+@pytest.mark.parametrize(
+    "case", ["fedavg_selected", "insa_sent", "insa_client_no_memory", "admm_noise", "fedprox_noise_exact"]
+)
 def test_any_number_of_lanes(case, batch_size, lanes):
     result, truth = compare(case, batch_size, lanes)
     keeps = {"client_params", "duals", "penalties"} if CASES[case]["method"] == "admm" else set()
@@ -142,3 +159,13 @@ def test_the_cases_exercise_what_they_name():
     result, _ = compare("in_verified", 4, lanes=3)
     epochs_run_to_measure = np.asarray(result.solves.criterion_samples) // np.array(SIZES)[COHORTS]
     assert (epochs_run_to_measure > 1).any(), "nothing was verified"
+    for case in (
+        "admm_squared",
+        "fedprox_summable",
+        "admm_noise",
+        "fedprox_noise_exact",
+        "fedavg_selected_noise_verified",
+    ):
+        result, _ = compare(case, 4, lanes=3)
+        assert set(result.solves.stop_reason.ravel()) == {"criterion", "maximum"}, case
+        assert len(set(result.epochs[result.solves.stop_reason == "criterion"])) > 1, case
