@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -17,6 +18,7 @@ from typer.exceptions import TyperException
 from . import __version__, algorithms, checks, environment, examples
 from .comparison import CELLS, Comparison, checked_seeds, compare, key_figures, resume_comparison
 from .data import cache, sources
+from .devices import use_cpu_devices
 from .examples import Example
 from .files import DamagedFileError
 from .flags import Flags, command, value
@@ -279,6 +281,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit code: 0 done, 2 bad input, 1 failed."""
     if jax.config.jax_compilation_cache_dir is None:  # a second run of the same shapes compiles nothing
         jax.config.update("jax_compilation_cache_dir", str(cache.folder() / "xla"))
+    with contextlib.suppress(RuntimeError):  # called from Python after JAX has started
+        use_cpu_devices()
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="fedjax-admm", standalone_mode=False)
         return code if isinstance(code, int) else 0

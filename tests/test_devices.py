@@ -1,0 +1,164 @@
+"""Several devices: the same results, no collective in the lanes loop, the data placed once.
+
+The devices are eight virtual ones of the CPU. Their number is fixed when JAX starts, so each test is a process.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedjax_admm as fa
+from fedjax_admm.devices import dealt
+
+TESTS = Path(__file__).parent
+BEGIN = f"""
+import sys
+sys.path.insert(0, {str(TESTS)!r})
+import numpy as np
+import fedjax_admm as fa
+fa.use_cpu_devices(8)
+import jax
+jax.config.update("jax_enable_x64", True)
+from federations import least_squares
+LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=5)
+INSA = fa.fedadmm_insa(LOCAL, penalty=0.1, mu=1.5)
+"""
+
+
+def in_a_process(script, *arguments):
+    command = [sys.executable, "-c", BEGIN + textwrap.dedent(script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_results_do_not_depend_on_devices():
+    """Eight clients, whose rows can be split evenly over the devices, and five, whose cannot; all populations."""
+    in_a_process("""
+        for sizes, cohort in (([6, 11, 3, 8, 5, 9, 4, 7], 5), ([6, 11, 3, 8, 5], 3)):
+            problem, *_ = least_squares(sizes)
+            def run(algorithm, **execution):
+                return fa.simulate(problem, algorithm, 8, participation=cohort, evaluate_every=4, progress=False,
+                                   execution=fa.Execution(**execution))
+            for algorithm in (INSA, fa.scaffold(LOCAL)):
+                one = run(algorithm, mesh=1)
+                for execution in ({"mesh": 2}, {"mesh": 8}, {"mesh": 2, "lanes": 3}, {"mesh": 2, "population": "host"}):
+                    many = run(algorithm, **execution)
+                    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True):
+                        np.testing.assert_allclose(a, b, rtol=1e-9)
+                    for name in one.state.clients:
+                        np.testing.assert_allclose(one.state.clients[name], np.asarray(many.state.clients[name]), rtol=1e-9, atol=1e-12)
+                    np.testing.assert_array_equal(one.epochs, many.epochs)
+                    np.testing.assert_array_equal(one.solves.gradient_samples, many.solves.gradient_samples)
+    """)
+
+
+def test_a_run_is_resumed_with_the_devices_it_began_with(tmp_path):
+    said = in_a_process(
+        """
+        class Crash(Exception): pass
+        problem, *_ = least_squares([6, 11, 3, 8])
+        def run(mesh, on_round=None, where=sys.argv[1]):
+            return fa.simulate(problem, INSA, 8, run_dir=where, on_round=on_round, progress=False, checkpoint_seconds=0,
+                               execution=fa.Execution(mesh=mesh))
+        def crash(row):
+            if row["round"] == 4: raise Crash
+        try: run(None, crash)
+        except Crash: pass
+        result = run(None)
+        whole = run(None, where=None)
+        np.testing.assert_array_equal(result.params, whole.params)
+        np.testing.assert_array_equal(result.state.duals, whole.state.duals)
+        print(fa.read_run(sys.argv[1]).execution["devices"], result.state.duals.sharding.spec)
+        """,
+        str(tmp_path),
+    )
+    assert said.startswith("4 ") and "'clients'" in said  # as many as the cohort, of the eight
+
+
+def test_no_collective_in_the_lanes_loop():
+    """Collectives are in the loop over rounds, and in no loop within it."""
+    hlo = in_a_process("""
+        from fedjax_admm import population
+        problem, *_ = least_squares([6, 11, 3, 8])
+        sim = fa.Simulation(problem, INSA, execution=fa.Execution(mesh=2))
+        placed, cohorts = sim._on_devices, np.stack([sim.cohorts[0]] * 3)
+        lowered = population.device_rounds.lower(*placed, sim.init(), sim._order_key, cohorts, np.int32(3),
+                                                 width=sim.width, rows_per_trip=sim.rows_per_trip, mesh=sim.mesh)
+        print(lowered.compile().as_text())
+    """)
+    bodies, name = {}, None
+    for line in hlo.splitlines():
+        if begin := re.match(r"(?:ENTRY )?%?([\w.-]+) .*\{$", line):
+            name = begin.group(1)
+            bodies[name] = []
+        elif name is not None:
+            bodies[name].append(line)
+    calls = {
+        name: set(re.findall(r"(?:body|condition|calls|to_apply)=%?([\w.-]+)", "\n".join(b)))
+        for name, b in bodies.items()
+    }
+    whiles = {name: set(re.findall(r"while\(.*body=%?([\w.-]+)", "\n".join(b))) for name, b in bodies.items()}
+
+    def reachable(name):
+        seen, new = set(), {name}
+        while new:
+            seen |= new
+            new = set().union(*(calls.get(one, set()) for one in new)) - seen
+        return seen
+
+    outer = set().union(*whiles.values())
+    inner = {body for loop in outer for one in reachable(loop) for body in whiles.get(one, set())} - {
+        loop for loop in outer if all(loop not in reachable(other) for other in outer - {loop})
+    }
+    collective = re.compile(r"all-reduce|all-gather|collective-permute|all-to-all|reduce-scatter")
+    within = [
+        line for loop in inner for one in reachable(loop) for line in bodies.get(one, ()) if collective.search(line)
+    ]
+    assert len(inner) >= 3 and not within, within
+    assert any(collective.search(line) for body in bodies.values() for line in body)  # there are some, outside
+
+
+def test_data_is_placed_once():
+    in_a_process("""
+        problem, *_ = least_squares([6, 11, 3, 8])
+        sim = fa.Simulation(problem, INSA, execution=fa.Execution(mesh=2))
+        placed = sim._on_devices[0].data.fields["x"]
+        assert len(placed.sharding.device_set) == 2
+        state, _ = sim.round(sim.init())
+        with jax.transfer_guard("disallow_explicit"):
+            assert sim._on_devices[0].data.fields["x"] is placed
+    """)
+
+
+@pytest.mark.parametrize(("jobs", "number"), [(1, 2), (5, 2), (8, 3), (40, 7)])
+def test_every_job_is_dealt_once_and_evenly(jobs, number):
+    table = dealt(jobs, number)
+    assert sorted(place for place in table.ravel() if place < jobs) == list(range(jobs))
+    counts = (table < jobs).sum(axis=1)
+    assert counts.max() - counts.min() <= 1
+    assert all((np.diff(row) > 0).all() for row in table)  # the longest first, none after an empty place
+
+
+def test_devices_that_are_not_there():
+    with pytest.raises(ValueError, match=r"mesh asks for 5000 devices, but there are .*use_cpu_devices\(5000\)"):
+        fa.Simulation(fa.examples.linear_regression(num_clients=2, rows_per_client=2, dimension=2).problem,
+                      fa.fedavg(fa.LocalSolver(0.1)), execution=fa.Execution(mesh=5000))  # fmt: skip
+    with pytest.raises(ValueError, match="mesh must be a whole number, got 'all'"):
+        fa.Execution(mesh="all")
+
+
+def test_too_late():
+    import jax
+
+    jax.devices()
+    with pytest.raises(RuntimeError, match="came too late, JAX has started with"):
+        fa.use_cpu_devices(4321)
+    assert fa.use_cpu_devices(jax.local_device_count()) == jax.local_device_count()
