@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from . import display
 from .problem import RESERVED
 from .records import Solves, State
 
@@ -116,6 +117,9 @@ class RunRecord:
     def __repr__(self) -> str:
         rounds, loss = len(self.cohorts), self.history["loss"]
         return f"{type(self).__name__}({rounds} rounds, loss {loss[0]:.6g} -> {loss[-1]:.6g})"
+
+    def _repr_html_(self) -> str:
+        return display.run_html(self)
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from types import TracebackType
 
-from tqdm.auto import tqdm
+from tqdm import TqdmWarning
+
+with warnings.catch_warnings():  # in a notebook without ipywidgets; there are plain lines then
+    warnings.simplefilter("ignore", TqdmWarning)
+    from tqdm.auto import tqdm
 
 SECONDS_BETWEEN_LINES = 10.0  # in a file: enough to follow, too few to fill it
 

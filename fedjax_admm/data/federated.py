@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .. import checks
+from .. import checks, display
 from ..trees import record
 
 _CHECK_BYTES = 1 << 26  # rows are checked for NaN in pieces, so that a large field needs no second copy
@@ -99,6 +99,9 @@ class FederatedData:
             f"FederatedData({self.num_clients} clients, {self.num_positions} rows, "
             f"{sizes.min()} to {sizes.max()} a client, fields={shapes})"
         )
+
+    def _repr_html_(self) -> str:
+        return display.data_html(self)
 
 
 def check_rows(fields: Any, name: str) -> None:
