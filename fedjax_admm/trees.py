@@ -58,7 +58,16 @@ def record(cls: type[T]) -> type[T]:
         return value
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    if not hasattr(cls, "_repr_html_"):
+        cls._repr_html_ = _record_html  # pyright: ignore[reportAttributeAccessIssue]
     return cls
+
+
+def _record_html(value: Any) -> str:
+    """A record in a notebook."""
+    from .display import record_html  # which needs tables, which need nothing from here
+
+    return record_html(value)
 
 
 def where(mask: Array, new: Any, old: Any) -> Any:

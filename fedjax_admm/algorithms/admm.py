@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from .. import checks, criteria, display, penalties, trees
+from .. import checks, criteria, penalties, trees
 from ..aggregate import RunningSum, weighted
 from ..criteria import Criterion
 from ..local_solver import LocalSolver
@@ -98,9 +98,6 @@ class FedADMM:
     def floats_up(self, num_params: int) -> int:
         # To count a client with a penalty that changes after its message, the server needs u and lambda apart.
         return (2 if self.unselected_penalty == "current" else 1) * num_params + 1
-
-    def _repr_html_(self) -> str:
-        return display.record_html(self)
 
     def _aggregate(self, z: Any, total: Any, weight: Array) -> Any:
         """(3.1): z_hat = total / weight, then the memory z+ = (z_hat + delta z) / (1 + delta)."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from .. import checks, criteria, display, trees
+from .. import checks, criteria, trees
 from ..aggregate import RunningSum, weighted
 from ..criteria import Criterion
 from ..local_solver import LocalSolver
@@ -59,9 +59,6 @@ class Averaging:
 
     def floats_up(self, num_params: int) -> int:
         return num_params
-
-    def _repr_html_(self) -> str:
-        return display.record_html(self)
 
     def _mean_penalty(self, params: Any, clients: Clients) -> Array:
         penalty = jnp.nan if self.penalty is None else self.penalty

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from .. import checks, criteria, display, trees
+from .. import checks, criteria, trees
 from ..aggregate import RunningSum, weighted
 from ..criteria import Criterion
 from ..local_solver import LocalSolver
@@ -66,9 +66,6 @@ class FedDyn:
 
     def floats_up(self, num_params: int) -> int:
         return num_params
-
-    def _repr_html_(self) -> str:
-        return display.record_html(self)
 
 
 def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = None) -> FedDyn:

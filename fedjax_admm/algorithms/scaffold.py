@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from .. import checks, criteria, display, trees
+from .. import checks, criteria, trees
 from ..aggregate import RunningSum, weighted
 from ..criteria import Criterion
 from ..local_solver import LocalSolver, add_scaled
@@ -56,9 +56,6 @@ class Scaffold:
 
     def floats_up(self, num_params: int) -> int:
         return 2 * num_params  # u+ - z and c_i+ - c_i
-
-    def _repr_html_(self) -> str:
-        return display.record_html(self)
 
     def floats_down(self, num_params: int) -> int:
         return 2 * num_params  # z and c
