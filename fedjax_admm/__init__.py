@@ -2,7 +2,8 @@
 
 from . import algorithms, criteria, examples, loggers, models, penalties, plots, problems
 from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, feddyn, fedprox, scaffold
-from .comparison import Comparison, compare, read_comparison
+from .compare_runs import compare, read_comparison
+from .comparison import Comparison
 from .data import partition
 from .data.federated import FederatedData
 from .devices import use_cpu_devices

@@ -16,7 +16,8 @@ import typer
 from typer.exceptions import TyperException
 
 from . import __version__, algorithms, checks, environment, examples
-from .comparison import CELLS, Comparison, checked_seeds, compare, key_figures, resume_comparison
+from .compare_runs import CELLS, checked_seeds, compare, resume_comparison
+from .comparison import Comparison, key_figures
 from .data import cache, sources
 from .devices import use_cpu_devices
 from .examples import Example

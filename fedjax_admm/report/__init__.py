@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ..comparison import CELLS, key_figures, read_comparison
+from ..compare_runs import CELLS, read_comparison
+from ..comparison import key_figures
 from ..files import read_json, write_whole
 from ..records import STOP_REASONS
 from ..run_directory import StoredRun, read_run

@@ -1,0 +1,219 @@
+"""Runs several algorithms over several seeds; on disk, a cell is a run directory, and a comparison can go on."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import checks
+from .algorithms.base import Algorithm
+from .comparison import Comparison
+from .files import DamagedFileError, read_json, write_json
+from .history import DivergenceError, RunRecord
+from .interrupts import Interrupted
+from .problem import Problem
+from .run_directory import SETTINGS, STATUS, check_place, read_run
+from .settings import (
+    CannotRecreate,
+    describe,
+    describe_algorithm,
+    describe_problem,
+    differences,
+    digest,
+    recreate,
+    recreate_algorithm,
+)
+from .simulate import check_run, remake_problem, simulate
+from .simulation import Execution, Simulation
+
+CELLS = "comparison.json"
+
+
+def compare(
+    problem: Problem,
+    algorithms: Mapping[str, Algorithm],
+    rounds: int,
+    *,
+    seeds: Sequence[int] = (0,),
+    run_dir: Any = None,
+    baseline: str | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Runs every algorithm with every seed.
+
+    algorithms: label -> algorithm.
+    seeds: runs of one seed start alike and select the same clients and rows.
+    run_dir: a directory with a run directory for each cell; cells that are done there are read, interrupted
+        ones go on, and a later call may add algorithms and seeds.
+    baseline: the label that ratios and differences refer to; by default the first.
+    settings: `simulate`'s other arguments.
+
+    A run that diverges is noted in the table, and the others go on.
+
+    >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
+    >>> algorithms = {name: example.algorithm(name) for name in ("fedavg", "fedadmm_insa")}
+    >>> compare(example.problem, algorithms, progress=False, **example.run_settings).table().header[:3]
+    ('algorithm', 'seeds', 'loss final')
+    """
+    if not algorithms:
+        raise ValueError("algorithms is empty: give label -> algorithm")
+    algorithms = {str(label): algorithm for label, algorithm in algorithms.items()}
+    labels = tuple(algorithms)
+    checks.choice("baseline", labels[0] if baseline is None else baseline, labels)
+    seeds = checked_seeds(seeds)
+    _check_settings(problem, algorithms, rounds, settings)
+    folder = None if run_dir is None else Path(run_dir)
+    baseline = labels[0] if baseline is None else baseline
+    cells = _plan(folder, problem, algorithms, baseline, {"seeds": seeds, "rounds": rounds} | settings)
+    runs: dict[str, dict[int, RunRecord]] = {label: {} for label in labels}
+    missing: dict[str, dict[int, str]] = {label: {} for label in labels}
+    for seed in seeds:
+        for label, algorithm in algorithms.items():
+            place = None if folder is None else folder / cells[label] / f"seed-{seed}"
+            message = None
+            if settings.get("progress", True):
+                print(f"{label}, seed {seed}", file=sys.stderr, flush=True)
+            try:
+                result = simulate(problem, algorithm, rounds, seed=seed, run_dir=place, **settings)
+                runs[label][seed] = _record(result)
+            except DivergenceError as error:
+                message = str(error)
+            except Interrupted as error:
+                raise Interrupted(error.round, str(folder)) from None  # to go on with the whole comparison
+            if message is not None:
+                missing[label][seed] = message
+    return Comparison(runs, missing, baseline)
+
+
+def checked_seeds(seeds: Any) -> list[int]:
+    """Seeds, as different whole numbers."""
+    if not isinstance(seeds, (Sequence, np.ndarray, range)) or isinstance(seeds, str):
+        raise ValueError(f"seeds must be a list of numbers, got {seeds!r}")
+    found = [checks.integer("seeds", seed, at_least=0) for seed in seeds]
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"seeds must be different numbers, at least one, got {found}")
+    return found
+
+
+def _check_settings(
+    problem: Problem, algorithms: Mapping[str, Algorithm], rounds: int, settings: Mapping[str, Any]
+) -> None:
+    """Whatever `simulate` would refuse in one of the cells, before the first one begins."""
+    known = set(inspect.signature(simulate).parameters) - {"problem", "algorithm", "rounds", "seed", "run_dir"}
+    for name in settings:
+        if name not in known:
+            raise TypeError(f"compare has no argument {name!r}: there are seeds, run_dir, baseline, {', '.join(known)}")
+    checks.integer("rounds", rounds, at_least=1)
+    check_run(**settings)
+    shared = {name: settings[name] for name in ("participation", "initial_params", "execution") if name in settings}
+    for algorithm in algorithms.values():
+        Simulation(problem, algorithm, **shared)
+
+
+def read_comparison(path: Any) -> Comparison:
+    """The comparison in a directory, as far as it is done."""
+    folder = Path(path)
+    plan = _read_plan(folder)
+    runs: dict[str, dict[int, RunRecord]] = {label: {} for label in plan["cells"]}
+    missing: dict[str, dict[int, str]] = {label: {} for label in plan["cells"]}
+    for label, cell in plan["cells"].items():
+        for seed in plan["seeds"]:
+            place = folder / cell["folder"] / f"seed-{seed}"
+            status = read_json(place / STATUS) if (place / SETTINGS).exists() else {"status": "not begun"}
+            if status["status"] == "finished":
+                runs[label][seed] = read_run(place)
+            else:
+                missing[label][seed] = status.get("message") or status["status"]
+    return Comparison(runs, missing, plan["baseline"])
+
+
+def resume_comparison(path: Any, **settings: Any) -> Comparison:
+    """Goes on with the comparison in a directory, from what it says about itself."""
+    plan = _read_plan(Path(path))
+    problem = remake_problem(plan["problem"]["recipe"])
+    algorithms = {label: recreate_algorithm(cell["algorithm"]) for label, cell in plan["cells"].items()}
+    kept = recreate(plan["settings"])
+    if kept.pop("initial_params") is not None:
+        raise CannotRecreate(f"initial_params is not in the settings: call compare as before, with run_dir={path}")
+    settings = kept | {"execution": Execution(**kept["execution"]), "seeds": plan["seeds"]} | settings
+    return compare(problem, algorithms, run_dir=path, baseline=plan["baseline"], **settings)
+
+
+def _read_plan(folder: Path) -> dict[str, Any]:
+    if not (folder / CELLS).is_file():
+        raise ValueError(f"{str(folder)!r} has no comparison: it needs a {CELLS}")
+    plan = read_json(folder / CELLS)
+    if not isinstance(plan, dict) or not {"cells", "settings", "baseline", "problem"} <= set(plan):
+        raise DamagedFileError(f"{folder / CELLS} is damaged: it is not what compare wrote")
+    return plan
+
+
+def _plan(
+    folder: Path | None,
+    problem: Problem,
+    algorithms: Mapping[str, Algorithm],
+    baseline: str,
+    settings: Mapping[str, Any],
+) -> dict[str, str]:
+    """label -> the cell's folder; written down, with what was there before and enough to go on."""
+    if folder is None:
+        return {}
+    check_place(folder, CELLS)
+    kept = {
+        "rounds": settings["rounds"],
+        "participation": describe(settings.get("participation", 1.0)),
+        "evaluate_every": int(settings.get("evaluate_every", 1)),
+        "initial_params": digest(settings.get("initial_params")),
+        "execution": (settings.get("execution") or Execution()).settings(),
+    }
+    told = {"problem": describe_problem(problem), "settings": kept}
+    known: dict[str, Any] = {"cells": {}, "seeds": []}
+    if (folder / CELLS).exists():
+        known = _read_plan(folder)
+        _refuse_differences(folder, known, told)
+    cells = dict(known["cells"])
+    for label, algorithm in algorithms.items():
+        name = re.sub(r"[^A-Za-z0-9.=-]+", "-", label).strip("-.") or "cell"
+        while label not in cells and any(cell["folder"] == name for cell in cells.values()):
+            name += "-"
+        described = describe_algorithm(algorithm, problem)
+        if label in cells:
+            _refuse(folder, differences(cells[label]["algorithm"], described, label))
+        cells[label] = {"folder": cells.get(label, {}).get("folder", name), "algorithm": described}
+    seeds = sorted({*known["seeds"], *settings["seeds"]})
+    plan = {"baseline": known.get("baseline", baseline), "seeds": seeds, **told, "cells": cells}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / CELLS, plan)
+    except OSError as error:
+        raise ValueError(f"run_dir {str(folder)!r} cannot be used ({error.strerror}): choose another") from None
+    return {label: cell["folder"] for label, cell in cells.items()}
+
+
+def _refuse_differences(folder: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """All cells are of one problem and have the same rounds and the like."""
+
+    def comparable(plan: Mapping[str, Any]) -> dict[str, Any]:
+        problem = {name: value for name, value in plan["problem"].items() if name not in ("recipe", "optimal_loss")}
+        return {"problem": problem, **plan["settings"]}
+
+    _refuse(folder, differences(comparable(there), comparable(now)))
+
+
+def _refuse(folder: Path, differing: Iterable[str]) -> None:
+    found = list(differing)
+    if found:
+        shown = "; ".join(found[:4])
+        raise ValueError(f"run_dir {str(folder)!r} has a comparison with other settings ({shown}): give another one")
+
+
+def _record(result: RunRecord) -> RunRecord:
+    """Without the states, which may be large."""
+    return RunRecord(**{field.name: getattr(result, field.name) for field in fields(RunRecord)})
