@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
@@ -16,12 +12,10 @@ import fedjax_admm as fa
 from fedjax_admm import checkpoints
 from fedjax_admm.population.rows import FileBytes, HostBytes, StoredClients
 
-ROOT = Path(__file__).parents[1]
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=4)
 ALGORITHMS = {
     "fedavg": fa.fedavg(LOCAL),
     "insa": fa.fedadmm_insa(LOCAL, penalty=0.1, mu=1.5, unselected_penalty="sent"),
-    "scaffold": fa.scaffold(LOCAL),
 }
 KINDS = ("host", "disk")
 
@@ -58,13 +52,12 @@ def save_often(monkeypatch):
 def test_the_same_bits_wherever_the_rows_are(tmp_path, kind, algorithm):
     on_device = run("device", algorithm)
     assert_identical(run(kind, algorithm), on_device)
-    for round in (5, 10):
-        with pytest.raises(Crash):
-            run(kind, algorithm, tmp_path / "run", on_round=crash_in(round))
+    with pytest.raises(Crash):
+        run(kind, algorithm, tmp_path / "run", on_round=crash_in(8))
     assert_identical(run(kind, algorithm, tmp_path / "run"), on_device)
 
 
-@pytest.mark.parametrize("round", [4, 7, 12])
+@pytest.mark.parametrize("round", [4, 12])
 def test_rows_on_disk_go_back_to_the_checkpoint_that_is_good(tmp_path, round):
     """Resumed from the older checkpoint, and that again: no row of either was overwritten."""
     for _ in range(2):
@@ -156,14 +149,6 @@ def test_rows_against_a_plain_dictionary(tmp_path, versions):
         np.testing.assert_array_equal(found["b"], expected)
     if versions:
         assert (tmp_path / "rows.bin").stat().st_size < 24 * 600  # of the 1200 rows written: places are used again
-
-
-def test_kills_with_rows_on_disk():
-    script = ROOT / "benchmarks" / "kill_and_resume.py"
-    command = [sys.executable, script, "--kills", "2", "--population", "disk"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "identical" in done.stdout
 
 
 def test_an_estimate_says_what_a_run_will_take():

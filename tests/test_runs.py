@@ -466,9 +466,9 @@ def test_a_second_interrupt_ends_it_at_once(tmp_path):
 def test_kills_at_random_moments():
     """The same with more kills: `benchmarks/kill_and_resume.py`."""
     script = ROOT / "benchmarks" / "kill_and_resume.py"
-    done = subprocess.run([sys.executable, script, "--kills", "3"], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, script, "--kills", "2"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("kill ") == 3 and "identical" in done.stdout
+    assert done.stdout.count("kill ") == 2 and "identical" in done.stdout
 
 
 def test_rows_go_to_tensorboard(tmp_path):
