@@ -88,8 +88,12 @@ def made(name, local, criterion):
     return maker(local, **penalty, criterion=criterion)
 
 
-@pytest.mark.parametrize("maker", [fa.criteria.summable_tolerance, fa.criteria.sampling_noise])
-@pytest.mark.parametrize("name", fa.algorithms.__all__)
+@pytest.mark.parametrize(
+    ("name", "maker"),
+    # Tolerances with two, the new phase of the loop with all.
+    [("fedavg", fa.criteria.summable_tolerance), ("fedadmm_insa", fa.criteria.summable_tolerance)]
+    + [(name, fa.criteria.sampling_noise) for name in fa.algorithms.__all__],
+)
 def test_with_every_algorithm_and_no_number_compiles(name, maker):
     """Generous to all but the last client, then the reverse, in single precision under strict promotion."""
     sizes = [9, 13, 4, 10]
