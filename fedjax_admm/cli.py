@@ -50,7 +50,7 @@ COMPARE_HELP = """Algorithms, penalties and seeds on one example, with the same 
 Example:
 
 fedjax-admm compare linear --clients 20 --rows-per-client 50 --dimension 100 --batch-size 10 --rounds 10 \
---algorithms fedavg,fedadmm,fedadmm-in,fedadmm-insa --penalties 0.1,1 --seeds 0,1 --out runs/comparison
+--algorithms fedadmm,fedadmm-insa --penalties 0.1,1 --seeds 0,1 --out runs/comparison
 
 The same command again, or `fedjax-admm resume runs/comparison`, goes on; more seeds or algorithms are added."""
 

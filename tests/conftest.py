@@ -9,6 +9,14 @@ import pytest
 
 jax.config.update("jax_enable_x64", True)
 
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Compiled programs take memory maps, of which a process may have some ten thousand; without this, XLA crashes."""
+    yield
+    jax.clear_caches()
+
+
 SHARED = Path(__file__).parents[2] / "shared"
 
 

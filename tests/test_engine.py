@@ -97,8 +97,7 @@ def test_one_client_alone_minimises_its_own_loss():
     np.testing.assert_allclose(result.params, exact, rtol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", [optax.adam, optax.lbfgs])
-@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize(("optimizer", "batch_size"), [(optax.adam, None), (optax.adam, 4), (optax.lbfgs, 4)])
 def test_any_optimizer(optimizer, batch_size):
     """One client's solve against the same optimizer driven by hand on the same batches."""
     from federations import epoch_order
