@@ -16,6 +16,7 @@ from .records import Solves, State, StopReason
 from .run_directory import RunDirectoryError, StoredRun, read_run
 from .simulate import resume, simulate
 from .simulation import Execution, Simulation
+from .sweeps import simulate_many
 
 __version__ = "0.1.0"
 
@@ -59,5 +60,6 @@ __all__ = [
     "resume",
     "scaffold",
     "simulate",
+    "simulate_many",
     "use_cpu_devices",
 ]

@@ -18,7 +18,7 @@ from typer.exceptions import TyperException
 from . import __version__, algorithms, checks, environment, examples
 from .compare_runs import CELLS, checked_seeds, compare, resume_comparison
 from .comparison import Comparison, key_figures
-from .data import sources
+from .data import cache, sources
 from .devices import use_cpu_devices
 from .examples import Example
 from .files import DamagedFileError
@@ -282,6 +282,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit code: 0 done, 2 bad input, 1 failed."""
     with contextlib.suppress(RuntimeError):  # called from Python after JAX has started
         use_cpu_devices()
+        if jax.config.jax_compilation_cache_dir is None:  # a second run of the same shapes compiles nothing
+            jax.config.update("jax_compilation_cache_dir", str(cache.folder() / "xla" / environment.processor()))
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="fedjax-admm", standalone_mode=False)
         return code if isinstance(code, int) else 0

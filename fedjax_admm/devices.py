@@ -29,7 +29,7 @@ _PATIENT = (
 def use_cpu_devices(number: int | None = None) -> int:
     """Makes JAX see `number` CPU devices, by default one per core, and returns the number; runs then share them.
 
-    Small models, whose steps are too short for several cores, gain most: clients are dealt over the devices. Call it
+    Clients are dealt over the devices, and no step is too short for several cores. Call it
     before anything is computed with JAX; afterwards the number is fixed and it raises RuntimeError.
     """
     number = checks.integer("number", os.cpu_count() if number is None else number, at_least=1)
@@ -70,8 +70,22 @@ def mesh_of(mesh: Any) -> Mesh | None:
 
 
 def replicated(tree: Any, mesh: Mesh | None) -> Any:
-    """The tree on every device of the mesh. To be placed once: what is not there is copied at every call."""
-    return jax.device_put(tree, None if mesh is None else NamedSharding(mesh, PartitionSpec()))
+    """The tree on every device of the mesh. To be placed once: what is not there is copied at every call.
+
+    CPU devices share one copy, which nothing may be donated from.
+    """
+    if mesh is None:
+        return jax.device_put(tree)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    if mesh.devices.flat[0].platform != "cpu":
+        return jax.device_put(tree, everywhere)
+
+    def place(leaf: Any) -> Array:
+        host = np.asarray(leaf)  # a view of what is in memory already
+        copies = [jax.device_put(host, device, may_alias=True) for device in mesh.local_devices]
+        return jax.make_array_from_single_device_arrays(host.shape, everywhere, copies)
+
+    return jax.tree.map(place, tree)
 
 
 def on_one_device(tree: Any) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -52,6 +54,16 @@ def peak_memory() -> int | None:
     except ImportError:  # Windows
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def processor() -> str:
+    """A short name for this kind of processor: what is compiled for one may not run on another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        told = "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    except OSError:  # no Linux
+        told = platform.processor()
+    return hashlib.sha256(f"{platform.machine()} {told}".encode()).hexdigest()[:16]
 
 
 def _commit() -> str | None:

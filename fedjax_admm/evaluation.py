@@ -29,13 +29,20 @@ def evaluate(problem: Problem, params: Any) -> dict[str, float]:
 
     Where the problem's optimum is known, `excess_loss` is the loss above it.
     """
+    return evaluate_many(problem, jax.tree.map(lambda leaf: leaf[None], params))[0]
+
+
+def evaluate_many(problem: Problem, params: Any) -> list[dict[str, float]]:
+    """The same for each of several parameters, leaves [runs, ...]."""
     eval_rows = piece_size(problem.eval_data) if problem.metrics else 0
     sums = _sums(problem, params, piece_size(problem.data.fields), eval_rows)
     # The pieces are added on the host in double precision: 100,000 rows summed in single lose three digits.
-    values = {name: float(np.sum(np.asarray(pieces, np.float64))) for name, pieces in sums.items()}
-    loss = values.pop("loss") + values.pop("regularizer", 0.0)
-    excess = {} if problem.optimal_loss is None else {"excess_loss": loss - float(problem.optimal_loss)}
-    return {"loss": loss, **excess, **values}
+    totals = {name: np.sum(np.asarray(pieces, np.float64), axis=-1) for name, pieces in sums.items()}
+    totals["loss"] = totals["loss"] + totals.pop("regularizer", 0.0)
+    if problem.optimal_loss is not None:
+        totals["excess_loss"] = totals["loss"] - float(problem.optimal_loss)
+    columns = evaluated_columns(problem)
+    return [{name: float(totals[name][run]) for name in columns} for run in range(len(totals["loss"]))]
 
 
 def evaluated_columns(problem: Problem) -> tuple[str, ...]:
@@ -46,10 +53,15 @@ def evaluated_columns(problem: Problem) -> tuple[str, ...]:
 
 @partial(jax.jit, static_argnames=("rows", "eval_rows"))
 def _sums(problem: Problem, params: Any, rows: int, eval_rows: int) -> dict[str, Array]:
+    """The sums [runs, pieces], one after the other: as much memory as one needs."""
+    return lax.map(lambda one: _sums_of_one(problem, one, rows, eval_rows), params)
+
+
+def _sums_of_one(problem: Problem, params: Any, rows: int, eval_rows: int) -> dict[str, Array]:
     data = problem.data
     sums = {"loss": _weighted_losses(problem, params, data, rows)}
     if problem.regularizer is not None:
-        sums["regularizer"] = problem.regularizer(params)
+        sums["regularizer"] = jnp.reshape(problem.regularizer(params), (1,))
     if problem.metrics:
         number = jax.tree.leaves(problem.eval_data)[0].shape[0]
         pieces = _pieces(problem.eval_data, number, eval_rows)

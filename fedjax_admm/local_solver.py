@@ -97,9 +97,9 @@ class ClientObjective:
         self._center = server_params if subproblem.center is None else subproblem.center
         self._dtype = trees.scalar_dtype(server_params)
 
-    def on_rows(self, params: Any, positions: Array, mask: Array) -> Array:
-        """The subproblem's objective with f_i's mean taken over the rows at `positions` where `mask` holds."""
-        batch = self._problem.data.take(self._offset + positions)
+    def on_rows(self, params: Any, rows: Array, mask: Array) -> Array:
+        """The subproblem's objective with f_i's mean taken over those of `rows` where `mask` holds."""
+        batch = self._problem.data.take(rows)
         losses = self._problem.loss(params, batch)
         losses = losses.astype(trees.at_least_single(losses.dtype, self._dtype))
         value = jnp.sum(jnp.where(mask, losses, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(losses.dtype)
@@ -123,8 +123,8 @@ class ClientObjective:
         def value_and_gradient(params: Any) -> tuple[Array, Any]:
             def add(carry: tuple) -> tuple:
                 start, total, gradient = carry
-                positions, mask, share = self.piece(start, rows_per_piece)
-                value, part = jax.value_and_grad(self.on_rows)(params, positions, mask)
+                rows, mask, share = self.piece(start, rows_per_piece)
+                value, part = jax.value_and_grad(self.on_rows)(params, rows, mask)
                 total += share.astype(total.dtype) * value
                 return start + rows_per_piece, total, add_scaled(gradient, share, part)
 
@@ -139,12 +139,12 @@ class ClientObjective:
         objective.defvjp(value_and_gradient, lambda gradient, weight: (optax.tree.scale(weight, gradient),))
         return objective
 
-    def piece(self, start: Any, rows: int) -> tuple[Array, Array, Array]:
-        """Positions [rows] from `start` on, which of them exist, and their share of the client's rows."""
-        positions = start + jnp.arange(rows, dtype=jnp.int32)
+    def piece(self, start: Any, number: int) -> tuple[Array, Array, Array]:
+        """Rows [number] from the client's `start`-th on, which of them exist, and their share of all it has."""
+        positions = start + jnp.arange(number, dtype=jnp.int32)
         mask = positions < self.size
         share = jnp.sum(mask).astype(self._dtype) / self.size.astype(self._dtype)
-        return jnp.minimum(positions, self.size - 1), mask, share
+        return self._offset + jnp.minimum(positions, self.size - 1), mask, share
 
 
 def add_scaled(total: Any, share: Array, part: Any) -> Any:

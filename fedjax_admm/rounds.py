@@ -63,9 +63,56 @@ def cohort_round(
     `rows` has the cohort's rows [cohort, ...] and `last_epochs` [cohort] what each client's last solve took. With
     several devices it is called on each of them with the same values, and does its share of the solves.
     """
-    subproblem = algorithm.subproblems(params, server, rows, cohort)
-    job = solves.Job(
-        subproblem=subproblem,
+    job = _jobs(problem, algorithm, params, server, rows, cohort, key, round)
+    program = solves.program(problem, params, job, rows_per_trip)
+    mine, count = my_jobs(_longest_first(cohort.sizes, last_epochs), devices)
+    ended, trips = gathered(lanes.run(program, job, mine, count, width), devices)
+    return _settle(algorithm, params, server, rows, cohort, job, ended, trips)
+
+
+def sweep_round(
+    problem: Problem,
+    algorithms: Algorithm,
+    params: Any,
+    servers: Any,
+    rows: dict[str, Any],
+    cohorts: Array,
+    last_epochs: Array,
+    keys: Array,
+    round: Array,
+    width: int,
+    rows_per_trip: int,
+    devices: int = 1,
+) -> tuple[Any, Any, dict[str, Any], RoundInfo]:
+    """`cohort_round` for several runs at once, everything with a leading axis [runs, ...], `cohorts` [runs, cohort].
+
+    The jobs of all runs are in one queue: lanes that a short run leaves go on with another's.
+    """
+    runs, dtype = cohorts.shape[0], trees.scalar_dtype(params)
+
+    def jobs_of(algorithm: Algorithm, params: Any, server: Any, rows: Any, ids: Array, key: Array) -> solves.Job:
+        return _jobs(problem, algorithm, params, server, rows, clients_of(problem, ids, dtype), key, round)
+
+    def settle(algorithm: Algorithm, params: Any, server: Any, rows: Any, ids: Array, job: Any, ended: Any) -> Any:
+        return _settle(algorithm, params, server, rows, clients_of(problem, ids, dtype), job, ended, trips)
+
+    job = jax.vmap(jobs_of)(algorithms, params, servers, rows, cohorts, keys)
+    job = job._replace(run=jnp.broadcast_to(jnp.arange(runs)[:, None], cohorts.shape))
+    queue = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), job)
+    program = solves.program(problem, params, queue, rows_per_trip)
+    mine, count = my_jobs(_longest_first(queue.size, last_epochs.reshape(-1)), devices)
+    ended, trips = gathered(lanes.run(program, queue, mine, count, width), devices)
+    ended = jax.tree.map(lambda leaf: leaf.reshape(*cohorts.shape, *leaf.shape[1:]), ended)
+    params, servers, rows, info = jax.vmap(settle)(algorithms, params, servers, rows, cohorts, job, ended)
+    return params, servers, rows, dataclasses.replace(info, rows=jnp.full_like(info.rows, jnp.sum(info.rows)))
+
+
+def _jobs(
+    problem: Problem, algorithm: Algorithm, params: Any, server: Any, rows: Any, cohort: Clients, key: Array, round: Any
+) -> solves.Job:
+    """The cohort's solves [cohort] to be done."""
+    return solves.Job(
+        subproblem=algorithm.subproblems(params, server, rows, cohort),
         solver=trees.per_client(algorithm.local, cohort.ids),
         criterion=trees.per_client(algorithm.criterion, cohort.ids),
         offset=problem.data.offsets[cohort.ids],
@@ -73,12 +120,25 @@ def cohort_round(
         key=shuffle.client_keys(key, round, cohort.ids),
         round=jnp.full(cohort.ids.shape, round),
     )
-    # Longest expected first: the last solves to end should be short ones.
-    order = jnp.argsort(-(cohort.sizes.astype(jnp.float32) * last_epochs.astype(jnp.float32)))
-    program = solves.program(problem, params, job, rows_per_trip)
-    mine, count = my_jobs(order, devices)
-    ended, trips = gathered(lanes.run(program, job, mine, count, width), devices)
 
+
+def _longest_first(sizes: Array, last_epochs: Array) -> Array:
+    """The jobs' numbers, longest expected first: the last solves to end should be short ones."""
+    return jnp.argsort(-(sizes.astype(jnp.float32) * last_epochs.astype(jnp.float32)))
+
+
+def _settle(
+    algorithm: Algorithm,
+    params: Any,
+    server: Any,
+    rows: dict[str, Any],
+    cohort: Clients,
+    job: solves.Job,
+    ended: solves.Carry,
+    trips: Array,
+) -> tuple[Any, Any, dict[str, Any], RoundInfo]:
+    """The round's outcome from its solves."""
+    subproblem = job.subproblem
     ok = jax.vmap(trees.all_finite)(ended.params) & (ended.stop_code != StopReason.FAILED.code)
     start = params if subproblem.start is None else subproblem.start
     u = trees.where(ok, ended.params, jax.tree.map(lambda s, u: jnp.broadcast_to(s, u.shape), start, ended.params))

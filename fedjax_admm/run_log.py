@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import jax
 import numpy as np
@@ -42,12 +43,16 @@ class RunLog:
     def evaluate(self, state: State) -> None:
         """Adds loss and metrics to the last row."""
         began = time.perf_counter()
-        self._last = self._sim.evaluate(state)
+        values = self._sim.evaluate(state)
+        self.add_evaluation(values, state.server, time.perf_counter() - began)
+
+    def add_evaluation(self, values: dict[str, float], server: Any, seconds: float) -> None:
+        """Adds what was evaluated to the last row, or makes the first one."""
+        self._last = values
         if not self._rows:
-            self._unmeasured = dict.fromkeys(self._last, np.nan)
-            penalty_mean = float(self._sim.algorithm.penalty_mean(state.server))
-            self._rows.append(self._row(0, penalty_mean=penalty_mean))
-        self._rows[-1].update(self._last, eval_seconds=time.perf_counter() - began)
+            self._unmeasured = dict.fromkeys(values, np.nan)
+            self._rows.append(self._row(0, penalty_mean=float(self._sim.algorithm.penalty_mean(server))))
+        self._rows[-1].update(values, eval_seconds=seconds)
         if not np.isfinite(self._last["loss"]):
             number = len(self._rows) - 1
             del self._rows[max(1, number) :]

@@ -11,6 +11,8 @@ Hoang, Morris and Rogaway, "An Enciphering Scheme Based on a Card Shuffle", CRYP
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -43,26 +45,28 @@ def client_keys(key: Array, round: Array, clients: Array) -> Array:
     return jax.vmap(lambda client: jax.random.key_data(jax.random.fold_in(round_key, client)))(clients)
 
 
-def permute(order: Array, positions: Array, size: Array) -> Array:
-    """Where the order fixed by `order` [2, ROUNDS] puts `positions` (any shape, int32, below `size`).
+def permute(order: Array, rows: Array, first: Array, size: Array, shuffled: Any = True) -> Array:
+    """Where the order fixed by `order` [2, ROUNDS] puts `rows` (any shape, int32), of a client whose `size` rows
+    begin at `first`; unless `shuffled`, they stay.
 
     >>> order = epoch_order(jnp.array([1, 2], jnp.uint32), jnp.int32(0))
-    >>> sorted(permute(order, jnp.arange(5), jnp.int32(5)).tolist())
-    [0, 1, 2, 3, 4]
+    >>> sorted(permute(order, jnp.arange(7, 12), jnp.int32(7), jnp.int32(5)).tolist())
+    [7, 8, 9, 10, 11]
     """
-    size = jnp.asarray(size).astype(jnp.uint32)
-    x = positions.astype(jnp.uint32)
+    first, size = (jnp.asarray(number).astype(jnp.uint32) for number in (first, size))
     sums = order[0] % size
 
-    def swap_or_not(i: Array, x: Array) -> Array:
+    def swap_or_not(i: Array, row: Array) -> Array:
         k, salt = sums[i], order[1, i]
-        partner = jnp.where(x <= k, k - x, k + size - x)
-        hashed = jnp.maximum(x, partner) * jnp.uint32(0x9E3779B1) + salt
+        mirrored = first + first + k - row
+        partner = jnp.where(row <= first + k, mirrored, mirrored + size)
+        hashed = (jnp.maximum(row, partner) - first) * jnp.uint32(0x9E3779B1) + salt
         hashed = (hashed ^ (hashed >> 15)) * jnp.uint32(0x21F0AAAD)
-        return jnp.where(hashed >> 31 == 1, partner, x)
+        return jnp.where(shuffled & (hashed >> 31 == 1), partner, row)
 
-    # A loop, though short: unrolled entirely, XLA fuses the rounds into every field's gather, each its own copy.
-    return lax.fori_loop(0, ROUNDS, swap_or_not, x, unroll=UNROLL).astype(jnp.int32)
+    # A loop, though short, and all that leads to the rows within it: what follows it XLA fuses into the gather of
+    # every field, where it is computed once for every number that is gathered.
+    return lax.fori_loop(0, ROUNDS, swap_or_not, rows.astype(jnp.uint32), unroll=UNROLL).astype(jnp.int32)
 
 
 def _mix(h: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,6 @@ from .problem import Problem, check_params
 from .records import Solves, State
 from .rounds import RoundInfo
 
-MOST_BYTES_TO_SHARE = 1 << 19  # touched by a step: up to so many, a CPU's devices share the cohort
-
 
 @dataclass(frozen=True)
 class Execution:
@@ -31,8 +30,8 @@ class Execution:
     lanes: how many clients advance at the same time, from 1 to the cohort's size; "auto" chooses.
     population: where the clients' rows live: on the "device", in "host" memory or on "disk". With the last two only
         the cohort's travel, and clients that were never selected take no room.
-    mesh: devices that share the cohort: a `jax.sharding.Mesh` or a number of local devices; None chooses: all
-        accelerators, and on a CPU all devices (see `use_cpu_devices`) if the model's steps are short.
+    mesh: devices that share the cohort: a `jax.sharding.Mesh` or a number of local devices; None takes all (on a CPU
+        there is one unless `use_cpu_devices` made more).
 
     >>> Execution(lanes=4).lanes
     4
@@ -61,20 +60,14 @@ class Execution:
         share = -(-cohort // devices)
         if self.lanes != "auto":
             return min(int(self.lanes), share)
-        # One client's matrix products fill a CPU, and a single lane never waits for another: on two cores it was
-        # the fastest or within noise of it for Example 1 and for logistic regression. An accelerator wants all
+        # As many as the device has cores (`benchmarks/lanes.py`): a lane alone leaves cores idle where an operation is
+        # too small to be split or the memory waits, and more lanes wait for each other. An accelerator wants all
         # clients at once (reasoned, not measured).
-        return 1 if jax.default_backend() == "cpu" else share
+        return min(share, max(1, (os.cpu_count() or 1) // devices)) if jax.default_backend() == "cpu" else share
 
-    def devices(self, bytes_per_step: int, cohort: int) -> jax.sharding.Mesh | None:
-        """The mesh for a cohort of this size and a step that touches so many bytes; None for one device."""
-        if self.mesh is not None:
-            return mesh_of(self.mesh)
-        here = min(jax.local_device_count(), cohort)
-        # A CPU's cores are busy with the matrix products, or the memory with the data, of a larger step already.
-        if jax.default_backend() == "cpu" and bytes_per_step > MOST_BYTES_TO_SHARE:
-            return None
-        return mesh_of(here)
+    def devices(self, cohort: int) -> jax.sharding.Mesh | None:
+        """The mesh for a cohort of this size; None for one device."""
+        return mesh_of(min(jax.local_device_count(), cohort) if self.mesh is None else self.mesh)
 
 
 class Simulation:
@@ -115,25 +108,18 @@ class Simulation:
         self._initial_params = _checked_params(problem, initial_params)
         self.rows_per_trip = algorithm.local.rows_per_trip(np.asarray(problem.data.sizes))
         self.use(execution or Execution())
-        self._init_key, self._order_key = jax.random.split(shuffle.root_key(self.seed))
+        self._init_key, self.order_key = jax.random.split(shuffle.root_key(self.seed))
         # The algorithm with its numbers on the device, in the parameters' dtype.
         dtype = trees.scalar_dtype(problem.params_shape if initial_params is None else self._initial_params)
-        self._cast = trees.cast_floats(algorithm, dtype)
+        self.cast = trees.cast_floats(algorithm, dtype)
 
     def use(self, execution: Execution, folder: Path | None = None) -> None:
         """Chooses lanes, devices, and where the clients' rows live; `folder` is for those on disk."""
         self.execution, self._folder = execution, folder
         self._stored_population: StoredPopulation | None = None
-        self.mesh = execution.devices(self.bytes_per_step(), self.cohorts.size)
+        self.mesh = execution.devices(self.cohorts.size)
         self.width = execution.width(self.cohorts.size, 1 if self.mesh is None else self.mesh.size)
         self._placed: tuple[Problem, Algorithm] | None = None
-
-    def bytes_per_step(self) -> int:
-        """About what one gradient step reads and writes: its rows, and the parameters a few times."""
-        rows = jax.tree.map(lambda leaf: leaf[:1], self.problem.data.fields)
-        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(rows))
-        params = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.problem.params_shape))
-        return self.rows_per_trip * row_bytes + 4 * params
 
     @property
     def _stored(self) -> StoredPopulation | None:
@@ -141,7 +127,7 @@ class Simulation:
         kind = self.execution.population
         if kind != "device" and self._stored_population is None:
             shapes = self.shapes()
-            self._stored_population = StoredPopulation(kind, self.problem, self._cast, shapes, self._folder)
+            self._stored_population = StoredPopulation(kind, self.problem, self.cast, shapes, self._folder)
         return self._stored_population
 
     @property
@@ -149,7 +135,7 @@ class Simulation:
         """The problem and the algorithm where rounds need them; placed at the first use."""
         if self._placed is None:
             problem = self.problem if self.mesh is None else replicated(self.problem, self.mesh)
-            self._placed = problem, replicated(self._cast, self.mesh)
+            self._placed = problem, replicated(self.cast, self.mesh)
         return self._placed
 
     def resolved(self) -> dict[str, Any]:
@@ -164,10 +150,13 @@ class Simulation:
 
     def init(self) -> State:
         """The state before the first round."""
-        params = self._first_params()
         if self._stored is not None:
-            return self._stored.init(params)
-        return population.place(population.init_state(self.problem, self._cast, params), self.mesh)
+            return self._stored.init(self._first_params())
+        return population.place(self.init_on_one_device(), self.mesh)
+
+    def init_on_one_device(self) -> State:
+        """The same with everyone's rows, wherever the population is to live."""
+        return population.init_state(self.problem, self.cast, self._first_params())
 
     def _first_params(self) -> Any:
         params = self._initial_params
@@ -182,7 +171,7 @@ class Simulation:
     def shapes(self) -> State:
         """The shapes and dtypes of the state with all clients' rows."""
         params = self.problem.params_shape if self._initial_params is None else self._initial_params
-        return jax.eval_shape(population.init_state, self.problem, self._cast, params)
+        return jax.eval_shape(population.init_state, self.problem, self.cast, params)
 
     def saved(self, state: State) -> State:
         """The state as a checkpoint keeps it: arrays alone."""
@@ -226,14 +215,14 @@ class Simulation:
         if self._stored is not None:
             upcoming = self.cohorts.after(int(state.round) + count)
             return self._stored.run(
-                (problem, algorithm), state, self._order_key, cohorts[:count], upcoming, wait,
+                (problem, algorithm), state, self.order_key, cohorts[:count], upcoming, wait,
                 width=self.width, rows_per_trip=self.rows_per_trip, mesh=self.mesh,
             )  # fmt: skip
         return population.device_rounds(
             problem,
             algorithm,
             state,
-            self._order_key,
+            self.order_key,
             jnp.asarray(cohorts),
             jnp.int32(count),
             width=self.width,

@@ -35,6 +35,7 @@ class Job(NamedTuple):
     size: Array  # how many it has
     key: Array  # [2] words for the order of its epochs
     round: Array
+    run: Array | None = None  # in a sweep: whose server this is
 
 
 class Carry(NamedTuple):
@@ -57,13 +58,15 @@ class Carry(NamedTuple):
     stop_code: Array
 
 
-def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -> Program:
+def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Program:
     """The solve of every job of a round; `rows` is the size of a trip's batch.
+
+    params: the server's, [runs, ...] if the jobs say which run is theirs.
 
     Which phases there are depends on static facts alone: the criterion's residual, reference and need of noise,
     and whether the solver uses the full gradient. `job_example` has them.
     """
-    dtype = trees.scalar_dtype(server_params)
+    dtype = trees.scalar_dtype(params)
     full = job_example.solver.full_gradient
     looks = job_example.criterion.residual  # None, "exact", "epoch_mean", "verified"
     reference = job_example.criterion.reference
@@ -76,11 +79,14 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
     with_noise = looks is not None and not full and getattr(job_example.criterion, "needs_noise", False)
     nan = jnp.full((), jnp.nan, dtype)
 
+    def server_params(job: Job) -> Any:
+        return params if job.run is None else trees.take(params, job.run)
+
     def objective(job: Job) -> ClientObjective:
-        return ClientObjective(problem, server_params, job.subproblem, job.offset, job.size)
+        return ClientObjective(problem, server_params(job), job.subproblem, job.offset, job.size)
 
     def start_params(job: Job) -> Any:
-        return server_params if job.subproblem.start is None else job.subproblem.start
+        return server_params(job) if job.subproblem.start is None else job.subproblem.start
 
     def start(job: Job) -> Carry:
         params = start_params(job)
@@ -89,7 +95,7 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
             phase = MEASURE
         point = params
         if reference is not None and not start_is_reference:
-            phase, point = REFERENCE, job.subproblem.previous if reference == "client" else server_params
+            phase, point = REFERENCE, job.subproblem.previous if reference == "client" else server_params(job)
         zero = jnp.int32(0)
         return Carry(
             phase=jnp.int32(phase),
@@ -112,12 +118,11 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
     def step(job: Job, carry: Carry) -> Carry:
         client = objective(job)
         busy, training = carry.phase != FINISHED, carry.phase == TRAIN
-        positions, mask, share = client.piece(carry.position, rows)
+        batch, mask, share = client.piece(carry.position, rows)
         mask &= busy
         if not full:  # the order matters only where the parameters move within the pass, or batches must be random
-            in_order = shuffle.permute(carry.order, positions, job.size)
-            positions = in_order if with_noise else jnp.where(training, in_order, positions)
-        value, gradient = jax.value_and_grad(client.on_rows)(carry.params, positions, mask)
+            batch = shuffle.permute(carry.order, batch, job.offset, job.size, with_noise | training)
+        value, gradient = jax.value_and_grad(client.on_rows)(carry.params, batch, mask)
 
         summing = busy if sums_in_training else busy & ~training
         new = carry._replace(position=jnp.where(busy, carry.position + rows, carry.position))
@@ -134,7 +139,7 @@ def program(problem: Problem, server_params: Any, job_example: Job, rows: int) -
         if not full:
             params, optimizer_state, searched = job.solver.step(
                 carry.params, carry.optimizer_state, gradient, value,
-                lambda params: client.on_rows(params, positions, mask),
+                lambda params: client.on_rows(params, batch, mask),
             )  # fmt: skip
             moves = busy & training
             new = new._replace(

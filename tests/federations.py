@@ -69,4 +69,6 @@ def epoch_order(seed, sizes):
 @partial(jax.jit, static_argnames="size")
 def rows_in_order(key, round, client, epoch, size):
     words = shuffle.client_keys(key, round, jnp.array([client], jnp.int32))[0]
-    return shuffle.permute(shuffle.epoch_order(words, epoch), jnp.arange(size, dtype=jnp.int32), jnp.int32(size))
+    return shuffle.permute(
+        shuffle.epoch_order(words, epoch), jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.int32(size)
+    )

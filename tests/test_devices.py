@@ -90,7 +90,7 @@ def test_no_collective_in_the_lanes_loop():
         problem, *_ = least_squares([6, 11, 3, 8])
         sim = fa.Simulation(problem, INSA, execution=fa.Execution(mesh=2))
         placed, cohorts = sim._on_devices, np.stack([sim.cohorts[0]] * 3)
-        lowered = population.device_rounds.lower(*placed, sim.init(), sim._order_key, cohorts, np.int32(3),
+        lowered = population.device_rounds.lower(*placed, sim.init(), sim.order_key, cohorts, np.int32(3),
                                                  width=sim.width, rows_per_trip=sim.rows_per_trip, mesh=sim.mesh)
         print(lowered.compile().as_text())
     """)

@@ -333,7 +333,7 @@ def test_divergence_names_the_round_and_keeps_the_history(algorithm):
 def lowered_round(problem, algorithm, cohort):
     sim = fa.Simulation(problem, algorithm, participation=cohort)
     ids, one = jnp.zeros((1, cohort), jnp.int32), jnp.int32(1)
-    arguments = (sim.problem, sim._on_devices[1], sim.init(), sim._order_key, ids, one)
+    arguments = (sim.problem, sim._on_devices[1], sim.init(), sim.order_key, ids, one)
     return population.device_rounds.lower(*arguments, width=2, rows_per_trip=sim.rows_per_trip)
 
 

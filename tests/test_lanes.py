@@ -57,7 +57,9 @@ def test_an_epoch_visits_each_row_once(batch_size):
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 12, 64, 65, 1000, 99_999])
 def test_the_order_is_a_permutation(size):
     words = shuffle.epoch_order(jax.random.bits(jax.random.key(size), (2,), jnp.uint32), jnp.int32(0))
-    order = np.asarray(jax.jit(shuffle.permute)(words, jnp.arange(size, dtype=jnp.int32), jnp.int32(size)))
+    order = np.asarray(
+        jax.jit(shuffle.permute)(words, jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.int32(size))
+    )
     np.testing.assert_array_equal(np.sort(order), np.arange(size))
 
 
@@ -69,7 +71,7 @@ def test_the_order_is_uniform(size):
     positions = jnp.arange(size, dtype=jnp.int32)
 
     def order_of(epoch):
-        return shuffle.permute(shuffle.epoch_order(words, epoch), positions, jnp.int32(size))
+        return shuffle.permute(shuffle.epoch_order(words, epoch), positions, jnp.int32(0), jnp.int32(size))
 
     orders = np.asarray(jax.jit(jax.vmap(order_of))(jnp.arange(draws, dtype=jnp.int32)))
     counts = np.stack([np.bincount(orders[:, p], minlength=size) for p in range(size)])

@@ -11,6 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+# Up to so many columns a weight gradient is computed across: with 50 rows and 784 inputs, in a loop on a CPU, 10
+# columns took 19 us so and 43 us the other way, 64 columns 154 and 56.
+NARROW = 16
+
 
 @jax.custom_vjp
 def matmul(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -26,8 +30,12 @@ def _matmul_backward(residuals, g):
     x, w = residuals
     leading = tuple(range(x.ndim - 1))
     gradient_x = lax.dot_general(g, w, (((g.ndim - 1,), (1,)), ((), ())))
-    gradient_w = lax.dot_general(x, g, ((leading, leading), ((), ())))  # already [K, n]
-    return gradient_x, gradient_w
+    if g.shape[-1] > NARROW:
+        return gradient_x, lax.dot_general(x, g, ((leading, leading), ((), ())))  # already [K, n]
+    # Vectorized along K instead of n. The barriers keep XLA from turning it round again.
+    across = lax.optimization_barrier(g.reshape(-1, g.shape[-1]).T)
+    gradient_w = lax.optimization_barrier(across @ x.reshape(-1, x.shape[-1]))  # [n, K]
+    return gradient_x, gradient_w.T
 
 
 matmul.defvjp(_matmul_forward, _matmul_backward)
