@@ -94,4 +94,4 @@ def run(program: Program, jobs: Any, order: Array, count: Any, width: int) -> tu
 
 def _hand_over(results: Any, values: Any, slots: Array) -> Any:
     """Writes lanes' values to their jobs' slots; a slot beyond the last job is dropped."""
-    return jax.tree.map(lambda r, v: r.at[slots].set(v, mode="drop"), results, values)
+    return jax.tree.map(lambda r, v: r.at[slots].set(v, mode="drop", wrap_negative_indices=False), results, values)

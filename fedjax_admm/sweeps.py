@@ -115,7 +115,7 @@ def _result(r: int, log: _Log, states: State, cohorts: np.ndarray, solves: Any) 
     return Result(
         history=log.log.history(),
         cohorts=cohorts[r],
-        solves=trees.take(solves, r),
+        solves=jax.tree.map(lambda leaf: leaf[r], solves),
         num_clients=log.sim.problem.data.num_clients,
         params=jax.tree.map(jnp.copy, state.params),
         state=state,

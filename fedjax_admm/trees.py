@@ -84,8 +84,8 @@ def where(mask: Array, new: Any, old: Any) -> Any:
 
 
 def take(tree: Any, ids: Array) -> Any:
-    """Rows `ids` of every leaf's leading axis."""
-    return jax.tree.map(lambda leaf: leaf[ids], tree)
+    """Rows `ids` of every leaf's leading axis; numbers beyond the last are the last."""
+    return jax.tree.map(lambda leaf: leaf.at[ids].get(mode="clip", wrap_negative_indices=False), tree)
 
 
 def repeat(tree: Any, number: int) -> Any:

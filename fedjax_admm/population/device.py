@@ -102,7 +102,7 @@ def _rounds(
     def body(loop: tuple) -> tuple:
         done, state, infos, _ = loop
         state, info = one_round(state, cohorts[done])
-        infos = jax.tree.map(lambda room, new: room.at[done].set(new.astype(room.dtype)), infos, info)
+        infos = jax.tree.map(lambda room, new: lax.dynamic_update_index_in_dim(room, new.astype(room.dtype), done, 0), infos, info)
         return done + 1, state, infos, info.finite
 
     infos = RoundInfo.empty(*cohorts.shape, dtype)
