@@ -9,6 +9,7 @@ from .data.federated import FederatedData
 from .devices import use_cpu_devices
 from .estimate import Estimate, estimate
 from .history import DivergenceError, History, Result, RunRecord
+from .hosts import LostProcessError, initialize_distributed
 from .interrupts import Interrupted
 from .local_solver import LocalSolver
 from .problem import Problem
@@ -28,6 +29,7 @@ __all__ = [
     "History",
     "Interrupted",
     "LocalSolver",
+    "LostProcessError",
     "Problem",
     "Result",
     "RunDirectoryError",
@@ -48,6 +50,7 @@ __all__ = [
     "fedavg",
     "feddyn",
     "fedprox",
+    "initialize_distributed",
     "loggers",
     "models",
     "partition",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import checks, population, shuffle, trees
+from . import checks, hosts, population, shuffle, trees
 from .algorithms.base import Algorithm
 from .cohorts import Cohorts, check_cohort
 from .devices import mesh_of, on_one_device, replicated
@@ -31,8 +33,13 @@ class Execution:
     lanes: how many clients advance at the same time, from 1 to the cohort's size; "auto" chooses.
     population: where the clients' rows live: on the "device", in "host" memory or on "disk". With the last two only
         the cohort's travel, and clients that were never selected take no room.
-    mesh: devices that share the cohort: a `jax.sharding.Mesh` or a number of local devices; None chooses: all
-        accelerators, and on a CPU all devices (see `use_cpu_devices`) if the model's steps are short.
+    mesh: devices that share the cohort: a `jax.sharding.Mesh` or a number of devices; None chooses: all accelerators,
+        and on a CPU all devices (see `use_cpu_devices`) if the model's steps are short; with several processes
+        (see `initialize_distributed`) all of theirs.
+
+    Every device of a mesh has all the data: a client is solved where its turn in the queue falls, and rows that lay on
+    another device would have to be asked for inside the lanes loop. The clients' states are split over the devices if
+    their number can be divided evenly, and else every device has all of them too. `estimate` counts both.
 
     >>> Execution(lanes=4).lanes
     4
@@ -70,11 +77,32 @@ class Execution:
         """The mesh for a cohort of this size and a step that touches so many bytes; None for one device."""
         if self.mesh is not None:
             return mesh_of(self.mesh)
-        here = min(jax.local_device_count(), cohort)
+        if hosts.several():
+            return mesh_of(jax.device_count())
+        here = min(jax.device_count(), cohort)
         # A CPU's cores are busy with the matrix products, or the memory with the data, of a larger step already.
         if jax.default_backend() == "cpu" and bytes_per_step > MOST_BYTES_TO_SHARE:
             return None
         return mesh_of(here)
+
+    def again(self, begun: dict[str, Any]) -> Execution:
+        """The same for a run that was begun so (`Simulation.resolved`): with its lanes and, if it can be, its devices.
+
+        >>> Execution().again({"lanes": 2, "devices": 1})
+        Execution(lanes=2, population='device', mesh=1)
+        """
+        mesh = self.mesh
+        if mesh is None:
+            mesh = begun["devices"]
+            possible = mesh == jax.device_count() if hosts.several() else mesh <= jax.device_count()
+            if not possible:
+                mesh = None
+                warnings.warn(
+                    f"the run was begun on {begun['devices']} devices and goes on with those of {jax.device_count()} "
+                    "that suit it: the rest may differ in rounding",
+                    stacklevel=3,
+                )
+        return dataclasses.replace(self, lanes=begun["lanes"], mesh=mesh)
 
 
 class Simulation:
@@ -122,6 +150,11 @@ class Simulation:
 
     def use(self, execution: Execution, folder: Path | None = None) -> None:
         """Chooses lanes, devices, and where the clients' rows live; `folder` is for those on disk."""
+        if execution.population != "device" and hosts.several():
+            raise ValueError(
+                f"population={execution.population!r} is for one process, and there are {jax.process_count()}: "
+                'use population="device", whose rows are split over all devices'
+            )
         self.execution, self._folder = execution, folder
         self._stored_population: StoredPopulation | None = None
         self.mesh = execution.devices(self.bytes_per_step(), self.cohorts.size)
