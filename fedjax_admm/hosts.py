@@ -47,9 +47,12 @@ def initialize_distributed(
     1
     """
     options = {"heartbeat_timeout_seconds": HEARTBEAT_SECONDS} | options
-    be_patient()
+    flags = be_patient()
     try:
         jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
+    except RuntimeError as error:
+        os.environ["XLA_FLAGS"] = flags
+        raise RuntimeError(f"initialize_distributed came too late, or twice: {error}") from None
     except ValueError as error:
         raise ValueError(
             f"initialize_distributed found no cluster ({str(error).rstrip('.')}): give coordinator_address, "

@@ -131,8 +131,14 @@ def wait_for_round(number, path, processes):
 
 
 def test_bad_input(monkeypatch):
+    import jax
+
+    jax.devices()
+    with pytest.raises(RuntimeError, match="initialize_distributed came too late"):
+        fa.initialize_distributed()
+    monkeypatch.setattr(jax._src.xla_bridge, "backends_are_initialized", lambda: False)
     with pytest.raises(ValueError, match="found no cluster .* give coordinator_address, num_processes and process_id"):
-        hosts.initialize_distributed()
+        fa.initialize_distributed()
     monkeypatch.setattr(hosts, "several", lambda: True)
     with pytest.raises(ValueError, match="population='disk' is for one process"):
         run(None, execution=fa.Execution(population="disk"))
