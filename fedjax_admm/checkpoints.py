@@ -72,6 +72,8 @@ class Checkpoints:
             except MemoryError:
                 raise
             except Exception as error:  # damage surfaces in orbax and tensorstore as nearly any type of exception
+                if hosts.tells_of_a_loss(error):
+                    raise
                 reason = str(error).splitlines()[0][:200]
                 warnings.warn(
                     f"the checkpoint {self._folder / str(round)} is damaged ({reason}): going on from an older one",

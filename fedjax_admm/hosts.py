@@ -50,6 +50,9 @@ def initialize_distributed(
     flags = be_patient()
     try:
         jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise LostProcessError(f"the processes did not find each other at {coordinator_address}: {reason}") from error
     except RuntimeError as error:
         os.environ["XLA_FLAGS"] = flags
         raise RuntimeError(f"initialize_distributed came too late, or twice: {error}") from None
@@ -84,11 +87,13 @@ def greatest(*numbers: int) -> tuple[int, ...]:
 
 def whole(tree: Any) -> Any:
     """The tree with every leaf in this process; leaves of which other processes have rows come as NumPy arrays."""
-    return jax.tree.map(lambda leaf: leaf if _is_here(leaf) else _fetched(leaf), tree)
+    return jax.tree.map(_whole_leaf, tree)
 
 
-def _is_here(leaf: Any) -> bool:
-    return not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated
+def _whole_leaf(leaf: Any) -> Any:
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+        return leaf
+    return leaf.addressable_data(0) if leaf.is_fully_replicated else _fetched(leaf)
 
 
 def _fetched(leaf: jax.Array) -> np.ndarray:
@@ -116,9 +121,10 @@ def together(run_dir: Any) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if several() and not getattr(error, "shared", False):
+        shared = getattr(error, "shared", False) or getattr(error.__cause__, "shared", False)
+        if several() and not shared:
             atexit.register(_leave)
-            if isinstance(error, Exception) and _LOST.search(str(error)):
+            if tells_of_a_loss(error):
                 raise LostProcessError(_lost(error, run_dir)) from error
         raise
 
@@ -129,8 +135,8 @@ def before_the_others() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if greatest(True) and several():
-            error.shared = True  # pyright: ignore[reportAttributeAccessIssue]
+        greatest(True)
+        error.shared = True  # pyright: ignore[reportAttributeAccessIssue]
         raise
     greatest(False)
 
@@ -143,11 +149,17 @@ def after_the_first() -> None:
         raise error
 
 
-# How collectives and barriers tell that a process is gone; JAX has no type for it.
-_LOST = re.compile(r"^[A-Z_]+: .*(gloo|nccl|rccl|connection|barrier|coordination)", re.IGNORECASE | re.DOTALL)
+def tells_of_a_loss(error: BaseException) -> bool:
+    """Whether an error is how a collective or a barrier says that a process is gone; JAX has no type for it.
+
+    >>> tells_of_a_loss(ValueError("UNKNOWN: Gloo AllReduce failed: Connection closed by peer"))
+    True
+    """
+    pattern = r"[A-Z_]+: .*(gloo|nccl|rccl|connection|barrier|coordination)"
+    return isinstance(error, Exception) and re.match(pattern, str(error), re.IGNORECASE | re.DOTALL) is not None
 
 
-def _lost(error: Exception, run_dir: Any) -> str:
+def _lost(error: BaseException, run_dir: Any) -> str:
     reason = str(error).splitlines()[0][:200]
     kept = (
         "nothing is kept, since there is no run_dir"
