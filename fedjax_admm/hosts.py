@@ -155,8 +155,8 @@ def tells_of_a_loss(error: BaseException) -> bool:
     >>> tells_of_a_loss(ValueError("UNKNOWN: Gloo AllReduce failed: Connection closed by peer"))
     True
     """
-    pattern = r"[A-Z_]+: .*(gloo|nccl|rccl|connection|barrier|coordination)"
-    return isinstance(error, Exception) and re.match(pattern, str(error), re.IGNORECASE | re.DOTALL) is not None
+    pattern = r"[A-Z_]+: .*(?i:gloo|nccl|rccl|connection|barrier|coordination)"
+    return isinstance(error, Exception) and re.match(pattern, str(error), re.DOTALL) is not None
 
 
 def _lost(error: BaseException, run_dir: Any) -> str:
