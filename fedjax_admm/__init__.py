@@ -8,14 +8,16 @@ from .data import partition
 from .data.federated import FederatedData
 from .devices import use_cpu_devices
 from .estimate import Estimate, estimate
+from .execution import Execution
 from .history import DivergenceError, History, Result, RunRecord
+from .hosts import LostProcessError, initialize_distributed
 from .interrupts import Interrupted
 from .local_solver import LocalSolver
 from .problem import Problem
 from .records import Solves, State, StopReason
 from .run_directory import RunDirectoryError, StoredRun, read_run
 from .simulate import resume, simulate
-from .simulation import Execution, Simulation
+from .simulation import Simulation
 from .sweeps import simulate_many
 
 __version__ = "0.1.0"
@@ -29,6 +31,7 @@ __all__ = [
     "History",
     "Interrupted",
     "LocalSolver",
+    "LostProcessError",
     "Problem",
     "Result",
     "RunDirectoryError",
@@ -49,6 +52,7 @@ __all__ = [
     "fedavg",
     "feddyn",
     "fedprox",
+    "initialize_distributed",
     "loggers",
     "models",
     "partition",

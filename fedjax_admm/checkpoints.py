@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 import warnings
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from . import hosts
 from .files import DamagedFileError
 
 SHARE = 0.03  # of a run's time that saving may take
+T = TypeVar("T")
 
 
 class Checkpoints:
@@ -63,10 +66,14 @@ class Checkpoints:
             if round > last:
                 continue
             try:
-                return round, self._read(round, like)
+                written, found = _in_every_process(lambda round=round: self._read(round, like))
+                _in_every_process(lambda written=written, found=found: _check(like, written, found))
+                return round, jax.tree.unflatten(jax.tree.structure(like), list(found.values()))
             except MemoryError:
                 raise
             except Exception as error:  # damage surfaces in orbax and tensorstore as nearly any type of exception
+                if hosts.tells_of_a_loss(error):
+                    raise
                 reason = str(error).splitlines()[0][:200]
                 warnings.warn(
                     f"the checkpoint {self._folder / str(round)} is damaged ({reason}): going on from an older one",
@@ -89,7 +96,8 @@ class Checkpoints:
     def close(self) -> None:
         self._manager.close()
 
-    def _read(self, round: int, like: Any) -> Any:
+    def _read(self, round: int, like: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What was written about the leaves, and the leaves, by number."""
         leaves, args = _named_leaves(like), self._ocp.args
         written = self._manager.restore(round, args=args.Composite(leaves=args.JsonRestore()))["leaves"]
         if {name: path for name, (path, _) in leaves.items()} != {name: leaf["path"] for name, leaf in written.items()}:
@@ -102,10 +110,24 @@ class Checkpoints:
             for name, (_, leaf) in leaves.items()
         }
         found = self._manager.restore(round, args=args.Composite(state=args.StandardRestore(shapes)))["state"]
-        for name, (path, _) in leaves.items():
-            if written[name] != _describe(path, found[name]):
-                raise ValueError(f"{path} is not what was written")
-        return jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in leaves])
+        return written, {name: found[name] for name in leaves}
+
+
+def _in_every_process(read: Callable[[], T]) -> T:
+    """What `read` returns, if it returns in all processes; they must not go on from different checkpoints."""
+    try:
+        value, error = read(), None
+    except Exception as failed:
+        value, error = None, failed
+    if hosts.greatest(error is not None)[0]:
+        raise error or ValueError("another process could not read it")
+    return value  # pyright: ignore[reportReturnType]
+
+
+def _check(like: Any, written: dict[str, Any], found: dict[str, Any]) -> None:
+    for name, (path, _) in _named_leaves(like).items():
+        if written[name] != _describe(path, found[name]):
+            raise ValueError(f"{path} is not what was written")
 
 
 def _named_leaves(tree: Any) -> dict[str, tuple[str, Any]]:
@@ -115,5 +137,5 @@ def _named_leaves(tree: Any) -> dict[str, tuple[str, Any]]:
 
 
 def _describe(path: str, leaf: Any) -> dict[str, Any]:
-    crc = zlib.crc32(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8))
+    crc = zlib.crc32(np.ascontiguousarray(hosts.whole(leaf)).reshape(-1).view(np.uint8))
     return {"path": path, "dtype": str(leaf.dtype), "shape": list(leaf.shape), "crc32": crc}

@@ -15,12 +15,13 @@ import jax
 import typer
 from typer.exceptions import TyperException
 
-from . import __version__, algorithms, checks, environment, examples
+from . import __version__, algorithms, checks, environment, examples, hosts
 from .compare_runs import CELLS, checked_seeds, compare, resume_comparison
 from .comparison import Comparison, key_figures
 from .data import cache, sources
 from .devices import use_cpu_devices
 from .examples import Example
+from .execution import Execution
 from .files import DamagedFileError
 from .flags import Flags, command, value
 from .history import DivergenceError, Result
@@ -28,7 +29,6 @@ from .interrupts import Interrupted
 from .local_solver import LocalSolver
 from .run_directory import check_place
 from .simulate import check_run, resume, simulate
-from .simulation import Execution
 
 EXAMPLES = {
     "linear": examples.linear_regression,
@@ -164,6 +164,8 @@ def _cells(names: list[str], penalties: list[float], options: dict[str, Any]) ->
 
 
 def _show_run(result: Result, out: Any) -> None:
+    if not hosts.is_first():
+        return
     print(key_figures(result))
     if (peak := environment.peak_memory()) is not None:
         print(f"\nmemory of this process, at most: {peak / 2**30:.2f} GiB")
@@ -172,10 +174,11 @@ def _show_run(result: Result, out: Any) -> None:
 
 
 def _show_comparison(comparison: Comparison, out: Any) -> None:
-    print(comparison)
+    if hosts.is_first():
+        print(comparison)
     if not comparison.by_label():
         raise ValueError("every run diverged: lower the learning rate, or try other penalties")
-    if out is None:
+    if out is None or not hosts.is_first():
         return
     table, folder = comparison.table(), Path(out)
     forms = {"txt": repr(comparison), "csv": comparison.csv(), "md": table.markdown(), "tex": table.latex()}
@@ -266,16 +269,36 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _join(how: str) -> None:
+    """Joins the other processes: "auto", or "HOST:PORT,PROCESSES,THIS"."""
+    address, number, this = how.split(",") if how.count(",") == 2 else (how, "", "")
+    if how == "auto":
+        hosts.initialize_distributed()
+    elif ":" in address and number.isdigit() and this.isdigit() and int(this) < int(number):
+        hosts.initialize_distributed(address, int(number), int(this))
+    else:
+        raise ValueError(f"--distributed must be auto or HOST:PORT,PROCESSES,THIS (from 0), got {how!r}")
+
+
 @app.callback()
 def _main(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
+    distributed: Annotated[
+        str | None,
+        typer.Option(
+            help="Run with other processes that have the same command: auto (SLURM, Open MPI, Kubernetes, TPU pods), "
+            "or HOST:PORT of process 0, the number of processes, and which this is, from 0, between commas."
+        ),
+    ] = None,
 ) -> None:
     """A simulator of federated optimisation: FedADMM-InSa and others, on the paper's examples.
 
     Begin with: fedjax-admm run linear --clients 20 --rows-per-client 50 --dimension 100 --rounds 30
     """
+    if distributed is not None:
+        _join(distributed)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -297,7 +320,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(f"{error}: restore it, or give another directory", 2)
     except (ValueError, FileNotFoundError, ImportError) as error:
         return _say(str(error), 2)
-    except (OSError, MemoryError, jax.errors.JaxRuntimeError) as error:
+    except (OSError, MemoryError, hosts.LostProcessError, jax.errors.JaxRuntimeError) as error:
         return _say(f"the run failed: {str(error) or type(error).__name__}", 1)
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from . import checks
+from . import checks, hosts
 from .algorithms.base import Algorithm
 from .comparison import Comparison
+from .execution import Execution
 from .files import DamagedFileError, read_json, write_json
 from .history import DivergenceError, RunRecord
 from .interrupts import Interrupted
@@ -31,7 +32,7 @@ from .settings import (
     recreate_algorithm,
 )
 from .simulate import check_run, remake_problem, simulate
-from .simulation import Execution, Simulation
+from .simulation import Simulation
 
 CELLS = "comparison.json"
 
@@ -78,7 +79,7 @@ def compare(
         for label, algorithm in algorithms.items():
             place = None if folder is None else folder / cells[label] / f"seed-{seed}"
             message = None
-            if settings.get("progress", True):
+            if settings.get("progress", True) and hosts.is_first():
                 print(f"{label}, seed {seed}", file=sys.stderr, flush=True)
             try:
                 result = simulate(problem, algorithm, rounds, seed=seed, run_dir=place, **settings)
@@ -190,8 +191,9 @@ def _plan(
     seeds = sorted({*known["seeds"], *settings["seeds"]})
     plan = {"baseline": known.get("baseline", baseline), "seeds": seeds, **told, "cells": cells}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / CELLS, plan)
+        if hosts.is_first():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / CELLS, plan)
     except OSError as error:
         raise ValueError(f"run_dir {str(folder)!r} cannot be used ({error.strerror}): choose another") from None
     return {label: cell["folder"] for label, cell in cells.items()}

@@ -33,9 +33,7 @@ def use_cpu_devices(number: int | None = None) -> int:
     before anything is computed with JAX; afterwards the number is fixed and it raises RuntimeError.
     """
     number = checks.integer("number", os.cpu_count() if number is None else number, at_least=1)
-    flags = os.environ.get("XLA_FLAGS", "")
-    missing = [flag for flag in _PATIENT if flag.partition("=")[0] not in flags]
-    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *missing])
+    flags = be_patient()
     try:
         jax.config.update("jax_num_cpu_devices", number)
     except RuntimeError:
@@ -49,6 +47,14 @@ def use_cpu_devices(number: int | None = None) -> int:
     return number
 
 
+def be_patient() -> str:
+    """Lets CPU devices wait for each other as long as it takes, if JAX has not started; returns the former flags."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    missing = [flag for flag in _PATIENT if flag.partition("=")[0] not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([*flags.split(), *missing])
+    return flags
+
+
 def mesh_of(mesh: Any) -> Mesh | None:
     """A mesh with the one axis over clients, from a mesh, a number of devices or None; None for one device."""
     if mesh is None:
@@ -56,14 +62,19 @@ def mesh_of(mesh: Any) -> Mesh | None:
     if isinstance(mesh, Mesh):
         devices = mesh.devices.ravel()
     else:
-        number = checks.integer("mesh", mesh, at_least=1)
-        here = jax.local_devices()
+        number, here = checks.integer("mesh", mesh, at_least=1), jax.devices()
         if number > len(here):
             raise ValueError(
                 f"mesh asks for {number} devices, but there are {len(here)}: on a CPU, call "
                 f"fedjax_admm.use_cpu_devices({number}) before anything is computed"
             )
         devices = np.array(here[:number])
+    idle = set(range(jax.process_count())) - {device.process_index for device in devices}
+    if idle:
+        raise ValueError(
+            f"mesh has no device of process {min(idle)}, but every process must take part: leave mesh out for all "
+            f"{jax.device_count()} devices"
+        )
     if devices.size == 1:
         return None
     return Mesh(devices, (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
@@ -78,18 +89,30 @@ def replicated(tree: Any, mesh: Mesh | None) -> Any:
         return jax.device_put(tree)
     everywhere = NamedSharding(mesh, PartitionSpec())
     if mesh.devices.flat[0].platform != "cpu":
-        return jax.device_put(tree, everywhere)
+        return placed(tree, jax.tree.map(lambda _: everywhere, tree))
 
-    def place(leaf: Any) -> Array:
+    def share(leaf: Any) -> Array:
         host = np.asarray(leaf)  # a view of what is in memory already
         copies = [jax.device_put(host, device, may_alias=True) for device in mesh.local_devices]
         return jax.make_array_from_single_device_arrays(host.shape, everywhere, copies)
 
-    return jax.tree.map(place, tree)
+    return jax.tree.map(share, tree)
+
+
+def placed(tree: Any, shardings: Any) -> Any:
+    """The tree where `shardings`, a tree like it, say. Of several processes each fills its own devices."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, shardings)
+
+    def put(leaf: Any, sharding: NamedSharding) -> Array:
+        value = np.asarray(leaf)
+        return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+    return jax.tree.map(put, tree, shardings)
 
 
 def on_one_device(tree: Any) -> Any:
-    """A replicated tree's copy on one device."""
+    """A replicated tree's copy on one device of this process."""
     return jax.tree.map(lambda leaf: leaf.addressable_data(0) if isinstance(leaf, jax.Array) else leaf, tree)
 
 

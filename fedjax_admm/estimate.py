@@ -9,9 +9,10 @@ import jax
 import numpy as np
 
 from .algorithms.base import Algorithm
+from .execution import Execution
 from .population.rows import row_bytes
 from .problem import Problem
-from .simulation import Execution, Simulation
+from .simulation import Simulation
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,8 @@ class DivergenceError(RuntimeError):
     round: in which round (from 1); quantity: what; history: up to the round before.
     """
 
+    shared = True  # by all processes of a run
+
     def __init__(self, round: int, quantity: str, history: History) -> None:
         self.round, self.quantity, self.history = round, quantity, history
         super().__init__(

@@ -19,6 +19,8 @@ class Interrupted(KeyboardInterrupt):
     round: rounds done; run_dir: where.
     """
 
+    shared = True  # by all processes of a run
+
     def __init__(self, round: int, run_dir: str) -> None:
         self.round, self.run_dir = round, run_dir
         super().__init__(

@@ -8,6 +8,8 @@ history.csv       a line a round
 solves.npy        every local solve: client, epochs, penalties, residuals, ... [rounds, cohort]
 checkpoints/      the last two complete states (orbax)
 lock              held by the process that writes here
+
+Of several processes only the first writes; checkpoints they make together.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any
 import filelock
 import numpy as np
 
+from . import hosts
 from . import settings as settings_module
 from .checkpoints import Checkpoints
 from .environment import environment, versions
@@ -50,7 +53,7 @@ class Restored:
 
 
 class RunDirectory:
-    """The directory of one run, held by this process while it is open."""
+    """The directory of one run, held by this process, or by the first of several, while it is open."""
 
     def __init__(
         self, path: Any, settings: Mapping[str, Any], execution: Mapping[str, Any], real: Any, seconds: float
@@ -58,7 +61,13 @@ class RunDirectory:
         self.path = Path(path)
         self._lock: Any = None
         try:
-            self._begin(settings, execution)
+            if hosts.is_first():
+                with hosts.before_the_others():
+                    self._begin(settings, execution)
+            else:
+                hosts.after_the_first()
+                self._before = read_json(self.path / STATUS)
+            self.execution, self._rounds = read_json(self.path / EXECUTION), settings["rounds"]
             cohort, rounds = execution["cohort"], settings["rounds"]
             self._history = HistoryFile(self.path / "history.csv")
             self._solves = SolvesFile(self.path / "solves.npy", rounds, cohort, real)
@@ -87,35 +96,37 @@ class RunDirectory:
                 platforms = f"{execution['platform']}, now on {resolved['platform']}"
                 warnings.warn(f"{self.path} was begun on {platforms}: the rest may differ in rounding", stacklevel=4)
         else:
-            execution, self._before = resolved, {"status": "running"}
-            write_json(self.path / EXECUTION, dict(execution))
+            self._before = {"status": "running"}
+            write_json(self.path / EXECUTION, dict(resolved))
             write_json(self.path / ENVIRONMENT, [])
             self.say("running")
             write_json(self.path / SETTINGS, dict(settings))  # last: with it, the directory is a run
-        self.execution, self._rounds = execution, settings["rounds"]
 
     def restore(self, like: Any) -> Restored | None:
         """The last good state and what was recorded up to it; None at the beginning."""
         try:
-            written = len(self._history.rows())
+            (written,) = hosts.greatest(len(self._history.rows()))
             found = self._checkpoints.restore(like, last=written - 1)
             round = 0 if found is None else found[0]
             if found is not None:
                 self._checkpoints.forget_after(round)
             elif written > 1 and self._before["status"] == "finished":
                 warnings.warn(f"{self.path} has lost its checkpoints: running it again", RuntimeWarning, stacklevel=4)
-            if round < self._rounds:
-                write_json(self.path / ENVIRONMENT, [*read_json(self.path / ENVIRONMENT), environment()])
-                self.say("running")
-            rows = self._history.keep(round + 1 if found else 0)
+            if hosts.is_first():
+                if round < self._rounds:
+                    write_json(self.path / ENVIRONMENT, [*read_json(self.path / ENVIRONMENT), environment()])
+                    self.say("running")
+                self._history.keep(round + 1 if found else 0)
             if found is None:
                 return None
-            return Restored(round, found[1], rows, self._solves.read(round)[1])
+            return Restored(round, found[1], self._history.rows()[: round + 1], self._solves.read(round)[1])
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be resumed: {error}") from error
 
     def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
         """Adds the rows of the rounds that were done, and the solves of the rounds from `start` on."""
+        if not hosts.is_first():
+            return
         try:
             if solves is not None:  # first, so that no round in the history is without its solves
                 self._solves.write(start, cohorts, solves)
@@ -123,10 +134,12 @@ class RunDirectory:
         except OSError as error:
             raise self._failed(int(rows[-1]["round"]), error) from error
 
-    def save(self, round: int, state: Callable[[], Any], *, now: bool = False) -> bool:
-        """A checkpoint of what `state` returns, if it is time for one; whether it was."""
-        if not (now or self._checkpoints.due()):
-            return False
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        return self._checkpoints.due()
+
+    def save(self, round: int, state: Callable[[], Any]) -> bool:
+        """A checkpoint of what `state` returns, after `round` rounds; whether there is one."""
         try:
             self._history.sync()
             self._solves.sync()
@@ -137,6 +150,8 @@ class RunDirectory:
 
     def say(self, status: str, message: str | None = None, **more: Any) -> None:
         """Writes how the run stands."""
+        if not hosts.is_first():
+            return
         who = {"process": os.getpid(), "host": socket.gethostname()}
         write_json(self.path / STATUS, {"status": status, "message": message, **who, **more})
 
@@ -194,7 +209,10 @@ class NoDirectory:
     def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
         pass
 
-    def save(self, round: int, state: Callable[[], Any], *, now: bool = False) -> bool:
+    def due(self) -> bool:
+        return False
+
+    def save(self, round: int, state: Callable[[], Any]) -> bool:
         return False
 
     def say(self, status: str, message: str | None = None) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import checks, trees
+from . import checks, hosts, trees
 from .algorithms.base import Algorithm
 from .devices import on_one_device
+from .execution import Execution
 from .history import DivergenceError, Result
 from .interrupts import Interrupted, Interrupts
 from .problem import Problem
@@ -32,7 +33,7 @@ from .settings import (
     recreate,
     recreate_algorithm,
 )
-from .simulation import Execution, Simulation
+from .simulation import Simulation
 
 MOST_ROUNDS_A_DISPATCH = 64
 SECONDS_A_DISPATCH = 1.0  # if a round is shorter: so that progress shows, rows are written and an interrupt is heard
@@ -67,11 +68,13 @@ def simulate(
         unfinished run there goes on, to the bit as if it had never stopped; a finished one is read. Other settings
         than those of the run that is there are refused. Ctrl-C and SIGTERM then end the run after the round.
     progress: show a bar in a terminal or notebook, and a line every few seconds elsewhere, on stderr.
-    on_round: called with each new row of the history, a dict, for a logger of your own; see `loggers`.
+    on_round: called with each new row of the history, a dict, for a logger of your own; see `loggers`. Of several
+        processes only the first calls it.
     checkpoint_seconds: the least time between two checkpoints, besides the one at the end.
 
     Raises `DivergenceError`, with the history so far, if the server's parameters or the loss stop being finite,
-    and `Interrupted`, a KeyboardInterrupt, if it was asked to stop.
+    `Interrupted`, a KeyboardInterrupt, if it was asked to stop, and `LostProcessError` if another process of the
+    run is gone (see `initialize_distributed`).
 
     >>> import fedjax_admm as fa, numpy as np
     >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
@@ -90,9 +93,11 @@ def simulate(
         problem, algorithm, participation=participation, seed=seed, initial_params=initial_params, execution=execution
     )
     sim.cohorts.check_rounds(rounds)
-    run = _Run(sim, rounds, evaluate_every, progress, on_round)
+    first = hosts.is_first()
+    run = _Run(sim, rounds, evaluate_every, progress and first, on_round if first else None)
     if run_dir is None:
-        return run(NoDirectory(), None)
+        with hosts.together(None):
+            return run(NoDirectory(), None)
     settings = {
         "precision": {name: describe(getattr(jax.config, name)) for name in PRECISION},
         "problem": describe_problem(problem),
@@ -106,12 +111,11 @@ def simulate(
     }
     real = trees.scalar_dtype(problem.params_shape if initial_params is None else initial_params)
     with (
+        hosts.together(run_dir),
         RunDirectory(run_dir, settings, sim.resolved(), real, checkpoint_seconds) as directory,
         Interrupts() as interrupts,
     ):
-        begun = directory.execution
-        chosen = {"lanes": begun["lanes"], "mesh": sim.execution.mesh or begun["devices"]}
-        sim.use(dataclasses.replace(sim.execution, **chosen), directory.path)
+        sim.use(sim.execution.again(directory.execution), directory.path)
         return run(directory, interrupts)
 
 
@@ -203,7 +207,8 @@ class _Run:
                 shown.update(count, log.summary())
                 quick = max(1, min(4 * count, int(SECONDS_A_DISPATCH / max(seconds / count, 1e-9))))
                 stop = interrupts is not None and interrupts.requested
-                if directory.save(done, lambda state=state: sim.saved(state), now=stop or done == self._rounds):
+                quick, stop, due = hosts.greatest(quick, stop, directory.due())
+                if (stop or due or done == self._rounds) and directory.save(done, partial(sim.saved, state)):
                     sim.was_saved(state)
                 if stop and done < self._rounds:
                     raise Interrupted(done, str(directory.path))
@@ -218,7 +223,7 @@ class _Run:
             solves=every,
             num_clients=sim.problem.data.num_clients,
             params=params,
-            state=state,
+            state=hosts.whole(state),
         )
 
     def _dispatch(

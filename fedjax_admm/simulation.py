@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,62 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import checks, population, shuffle, trees
+from . import checks, hosts, population, shuffle, trees
 from .algorithms.base import Algorithm
 from .cohorts import Cohorts, check_cohort
-from .devices import mesh_of, on_one_device, replicated
+from .devices import on_one_device, replicated
 from .evaluation import evaluate
+from .execution import Execution
 from .population import StoredPopulation
 from .problem import Problem, check_params
 from .records import Solves, State
 from .rounds import RoundInfo
-
-
-@dataclass(frozen=True)
-class Execution:
-    """How a run is executed; results do not depend on it beyond rounding.
-
-    lanes: how many clients advance at the same time, from 1 to the cohort's size; "auto" chooses.
-    population: where the clients' rows live: on the "device", in "host" memory or on "disk". With the last two only
-        the cohort's travel, and clients that were never selected take no room.
-    mesh: devices that share the cohort: a `jax.sharding.Mesh` or a number of local devices; None takes all (on a CPU
-        there is one unless `use_cpu_devices` made more).
-
-    >>> Execution(lanes=4).lanes
-    4
-    """
-
-    lanes: int | str = "auto"
-    population: str = "device"
-    mesh: Any = None
-
-    def __post_init__(self) -> None:
-        if self.lanes != "auto":
-            if isinstance(self.lanes, str):
-                raise ValueError(f"lanes must be a whole number or 'auto', got {self.lanes!r}")
-            checks.integer("lanes", self.lanes, at_least=1)
-        checks.choice("population", self.population, ("device", "host", "disk"))
-        if self.mesh is not None and not isinstance(self.mesh, jax.sharding.Mesh):
-            checks.integer("mesh", self.mesh, at_least=1)
-
-    def settings(self) -> dict[str, Any]:
-        """The arguments, as JSON can hold them."""
-        mesh = self.mesh.size if isinstance(self.mesh, jax.sharding.Mesh) else self.mesh
-        return {"lanes": self.lanes, "population": self.population, "mesh": mesh}
-
-    def width(self, cohort: int, devices: int = 1) -> int:
-        """The number of lanes of each device for a cohort of this size."""
-        share = -(-cohort // devices)
-        if self.lanes != "auto":
-            return min(int(self.lanes), share)
-        # As many as the device has cores (`benchmarks/lanes.py`): a lane alone leaves cores idle where an operation is
-        # too small to be split or the memory waits, and more lanes wait for each other. An accelerator wants all
-        # clients at once (reasoned, not measured).
-        return min(share, max(1, (os.cpu_count() or 1) // devices)) if jax.default_backend() == "cpu" else share
-
-    def devices(self, cohort: int) -> jax.sharding.Mesh | None:
-        """The mesh for a cohort of this size; None for one device."""
-        return mesh_of(min(jax.local_device_count(), cohort) if self.mesh is None else self.mesh)
 
 
 class Simulation:
@@ -115,10 +67,16 @@ class Simulation:
 
     def use(self, execution: Execution, folder: Path | None = None) -> None:
         """Chooses lanes, devices, and where the clients' rows live; `folder` is for those on disk."""
+        if execution.population != "device" and hosts.several():
+            raise ValueError(
+                f"population={execution.population!r} is for one process, and there are {jax.process_count()}: "
+                'use population="device", whose rows are split over all devices'
+            )
         self.execution, self._folder = execution, folder
         self._stored_population: StoredPopulation | None = None
         self.mesh = execution.devices(self.cohorts.size)
-        self.width = execution.width(self.cohorts.size, 1 if self.mesh is None else self.mesh.size)
+        devices = 1 if self.mesh is None else self.mesh.size
+        self.width = execution.width(self.cohorts.size, devices, self.problem, self.rows_per_trip)
         self._placed: tuple[Problem, Algorithm] | None = None
 
     @property

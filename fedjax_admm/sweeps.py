@@ -21,6 +21,7 @@ from . import checks, trees
 from .algorithms.base import Algorithm
 from .devices import on_one_device, replicated
 from .evaluation import evaluate_many
+from .execution import Execution
 from .history import DivergenceError, Result
 from .problem import Problem
 from .progress import Progress
@@ -28,7 +29,7 @@ from .records import State
 from .rounds import RoundInfo, sweep_round
 from .run_log import RunLog
 from .simulate import MOST_ROUNDS_A_DISPATCH
-from .simulation import Execution, Simulation
+from .simulation import Simulation
 
 
 def simulate_many(
@@ -151,8 +152,9 @@ class _Sweep:
             raise ValueError(f"population must be 'device' for runs at once, got {first.execution.population!r}")
         share = len(sims) * first.cohorts.size
         self._mesh = first.execution.devices(share)
+        devices = 1 if self._mesh is None else self._mesh.size
         self._static = {
-            "width": first.execution.width(share, 1 if self._mesh is None else self._mesh.size),
+            "width": first.execution.width(share, devices, first.problem, first.rows_per_trip),
             "rows_per_trip": first.rows_per_trip,
             "mesh": self._mesh,
         }

@@ -97,6 +97,7 @@ BAD = {
     "report nowhere": "'nowhere' has no run",
     "data prepare": "Missing argument 'NAME'",
     "--verison": "--version",
+    "--distributed 10.0.0.1:1234,2,2 run linear": "--distributed must be auto or HOST:PORT,PROCESSES,THIS (from 0)",
 }
 
 

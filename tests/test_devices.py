@@ -42,21 +42,24 @@ def in_a_process(script, *arguments):
 def test_results_do_not_depend_on_devices():
     """Eight clients, whose rows can be split evenly over the devices, and five, whose cannot; all populations."""
     in_a_process("""
+        executions = {
+            8: ({"mesh": 2}, {"mesh": 4}, {"mesh": 8}),
+            5: ({"mesh": 8}, {"mesh": 2, "lanes": 3, "population": "host"}),
+        }
         for sizes, cohort in (([6, 11, 3, 8, 5, 9, 4, 7], 5), ([6, 11, 3, 8, 5], 3)):
             problem, *_ = least_squares(sizes)
-            def run(algorithm, **execution):
-                return fa.simulate(problem, algorithm, 8, participation=cohort, evaluate_every=4, progress=False,
+            def run(**execution):
+                return fa.simulate(problem, INSA, 8, participation=cohort, evaluate_every=4, progress=False,
                                    execution=fa.Execution(**execution))
-            for algorithm in (INSA,):
-                one = run(algorithm, mesh=1)
-                for execution in ({"mesh": 2}, {"mesh": 8}, {"mesh": 2, "lanes": 3, "population": "host"}):
-                    many = run(algorithm, **execution)
-                    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True):
-                        np.testing.assert_allclose(a, b, rtol=1e-9)
-                    for name in one.state.clients:
-                        np.testing.assert_allclose(one.state.clients[name], np.asarray(many.state.clients[name]), rtol=1e-9, atol=1e-12)
-                    np.testing.assert_array_equal(one.epochs, many.epochs)
-                    np.testing.assert_array_equal(one.solves.gradient_samples, many.solves.gradient_samples)
+            one = run(mesh=1)
+            for execution in executions[len(sizes)]:
+                many = run(**execution)
+                for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(many.params), strict=True):
+                    np.testing.assert_allclose(a, b, rtol=1e-9)
+                for name in one.state.clients:
+                    np.testing.assert_allclose(one.state.clients[name], np.asarray(many.state.clients[name]), rtol=1e-9, atol=1e-12)
+                np.testing.assert_array_equal(one.epochs, many.epochs)
+                np.testing.assert_array_equal(one.solves.gradient_samples, many.solves.gradient_samples)
     """)
 
 
@@ -135,6 +138,33 @@ def test_data_is_placed_once():
         state, _ = sim.round(sim.init())
         with jax.transfer_guard("disallow_explicit"):
             assert sim._on_devices[0].data.fields["x"] is placed
+    """)
+
+
+def test_a_device_that_is_late_by_more_than_a_minute():
+    """XLA would end the process; `use_cpu_devices` tells it to wait. This test sleeps for most of its time."""
+    in_a_process("""
+        import dataclasses, time
+        import jax.numpy as jnp
+        from federations import make_problem, squared_error
+
+        def late(is_slow):
+            if is_slow and not slept:
+                slept.append(70)
+                time.sleep(slept[0])
+            return np.float64(1)
+
+        def loss(w, batch):  # with a wait where it is trained: there a batch has four rows
+            if batch["x"].shape[0] != 4:
+                return squared_error(w, batch)
+            is_slow = jnp.max(batch["x"]) > 50
+            return squared_error(w, batch) * jax.pure_callback(late, jax.ShapeDtypeStruct((), float), is_slow, vmap_method="sequential")
+
+        slept = []
+        problem = make_problem([np.ones((4, 2)), np.full((4, 2), 100.0)], [np.ones(4)] * 2)
+        algorithm = fa.fedavg(fa.LocalSolver(1e-6, batch_size=4, max_epochs=1))
+        result = fa.simulate(dataclasses.replace(problem, loss=loss), algorithm, 1, execution=fa.Execution(mesh=2), progress=False)
+        assert slept == [70] and result.history["seconds"][1] > 65 and np.isfinite(result.params).all()
     """)
 
 

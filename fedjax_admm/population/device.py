@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import trees
 from ..algorithms.base import Algorithm
-from ..devices import AXIS
+from ..devices import AXIS, placed
 from ..problem import Problem
 from ..records import State
 from ..rounds import RoundInfo, clients_of, cohort_round
@@ -59,7 +59,7 @@ def state_specs(state: State, mesh: Mesh) -> Any:
 
 def place(state: State, mesh: Mesh | None) -> State:
     """The state on the devices of a mesh."""
-    return state if mesh is None else jax.device_put(state, shardings(state, mesh))
+    return state if mesh is None else placed(state, shardings(state, mesh))
 
 
 def shardings(state: State, mesh: Mesh) -> Any:
@@ -102,7 +102,9 @@ def _rounds(
     def body(loop: tuple) -> tuple:
         done, state, infos, _ = loop
         state, info = one_round(state, cohorts[done])
-        infos = jax.tree.map(lambda room, new: lax.dynamic_update_index_in_dim(room, new.astype(room.dtype), done, 0), infos, info)
+        infos = jax.tree.map(
+            lambda room, new: lax.dynamic_update_index_in_dim(room, new.astype(room.dtype), done, 0), infos, info
+        )
         return done + 1, state, infos, info.finite
 
     infos = RoundInfo.empty(*cohorts.shape, dtype)
