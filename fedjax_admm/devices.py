@@ -141,5 +141,15 @@ def dealt(jobs: int, number: int) -> np.ndarray:
 
 
 def gathered(results: Any, number: int) -> Any:
-    """Every device's results together."""
-    return results if number == 1 else lax.psum(results, AXIS)
+    """Every device's results together: of each number at most one device has another than 0, unless it is a count.
+
+    Their bits are added, as unsigned integers: exact, and numbers of one size are one collective, whatever their kind.
+    """
+    if number == 1:
+        return results
+
+    def bits(leaf: Array) -> Array:
+        return lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}")
+
+    summed = lax.psum(jax.tree.map(bits, results), AXIS)
+    return jax.tree.map(lambda total, leaf: lax.bitcast_convert_type(total, leaf.dtype), summed, results)

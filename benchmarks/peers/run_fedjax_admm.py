@@ -1,4 +1,5 @@
-"""fedjax_admm: the turn's rounds in one dispatch, as `simulate` does them between evaluations."""
+"""fedjax_admm: the turn's rounds in one dispatch, as `simulate` does them between evaluations, on a device per core, as
+the command line has it."""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +8,7 @@ from work import CLASSES, SIDE, Count, Peer, Work, serve
 
 import fedjax_admm as fa
 
+fa.use_cpu_devices()
 NAMES = {"logistic": ["Dense_0"], "cnn": ["ConvPoolRelu_0", "ConvPoolRelu_1", "Dense_0", "Dense_1"]}
 
 
