@@ -56,7 +56,7 @@ class Rounds:
         self.samples = int(np.sum(jax.device_get(infos.solves.gradient_samples), dtype=np.int64))
 
 
-def best_seconds(contestants: Mapping[str, Callable[[], Any]], turns: int) -> dict[str, float]:
+def best_seconds(contestants: Mapping[Any, Callable[[], Any]], turns: int) -> dict[Any, float]:
     """The best of several turns of each, in turns, after one that is not counted."""
     for contestant in contestants.values():
         contestant()

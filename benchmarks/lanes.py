@@ -30,14 +30,15 @@ def widths(kind: str, uneven: bool, turns: int) -> None:
     task = problem(kind, clients, rows, uneven=uneven)
     local = fa.LocalSolver(learning_rate=RATES[kind], batch_size=50, max_epochs=EPOCHS[kind])
     algorithm = fa.fedadmm_in(local, penalty=1.0, c=0.1)
-    runs = {str(w): contestant(task, algorithm, w) for w in (1, 2, 4, 8, clients) if w <= clients}
-    runs["auto"] = contestant(task, algorithm, "auto")
+    auto = fa.Simulation(task, algorithm, execution=fa.Execution(mesh=1)).width
+    runs = {w: contestant(task, algorithm, w) for w in sorted({1, 2, 4, 8, clients, auto}) if w <= clients}
     best = best_seconds(runs, turns)
-    speed = {name: runs[name].samples / seconds for name, seconds in best.items()}
-    shown = ", ".join(f"{name}: {value:,.0f}" for name, value in speed.items())
-    top = max(value for name, value in speed.items() if name != "auto")
+    speed = {width: runs[width].samples / seconds for width, seconds in best.items()}
+    shown = ", ".join(f"{width}: {value:,.0f}" for width, value in speed.items())
+    share = speed[auto] / max(speed.values())
     print(
-        f"{kind:>9}, {'unequal' if uneven else 'equal':>7}: {shown}; auto / best {speed['auto'] / top:.2f}", flush=True
+        f"{kind:>9}, {'unequal' if uneven else 'equal':>7}: {shown}; auto is {auto}, {share:.2f} of the best",
+        flush=True,
     )
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from . import checks, hosts
 from .devices import mesh_of
 from .problem import Problem
 
+CACHE_BYTES = 1 << 18  # a core's own, at least
 COPIES = 6  # of the parameters in a lane: parameters, residual sum, gradient, dual, new parameters, optimizer state
 
 
@@ -58,15 +60,19 @@ class Execution:
     def width(self, cohort: int, devices: int, problem: Problem, rows: int) -> int:
         """The number of lanes of each device for a cohort of this size and gradients on so many rows.
 
-        On a CPU as many as the device has cores (`benchmarks/lanes.py`): a lane alone leaves cores idle where an
-        operation is too small to be split or the memory waits, and more lanes wait for each other. An accelerator
-        is filled best by all clients at once, as far as half of its memory goes (reasoned, never measured).
+        On a CPU as many as the device has cores: a lane alone leaves cores idle where an operation is too small to be
+        split or the memory waits, and more lanes wait for each other. Four times as many where a step is so small that
+        starting its operations is what takes the time, as far as clients of unequal size keep them busy. All this by
+        `benchmarks/lanes.py`. An accelerator is filled best by all clients at once, as far as half of its memory goes
+        (reasoned, never measured).
         """
         share = -(-cohort // devices)
         if self.lanes != "auto":
             return min(int(self.lanes), share)
         if jax.default_backend() == "cpu":
-            return min(share, max(1, (os.cpu_count() or 1) // min(devices, jax.local_device_count())))
+            cores = max(1, (os.cpu_count() or 1) // min(devices, jax.local_device_count()))
+            more = min(4 * cores, _kept_busy(problem, share)) if _small(problem, rows) else 1
+            return min(share, max(cores, more))
         memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
         return share if memory is None else min(share, max(1, memory // 2 // lane_bytes(problem, rows)))
 
@@ -96,6 +102,22 @@ class Execution:
         return dataclasses.replace(self, lanes=begun["lanes"], mesh=mesh)
 
 
+def _small(problem: Problem, rows: int) -> bool:
+    """Whether what a step touches, its rows and the parameters a few times, fits into a core's own cache."""
+    row = sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(problem.data.fields))
+    return rows * row + 4 * _size(problem.params_shape) <= CACHE_BYTES
+
+
+def _kept_busy(problem: Problem, jobs: int) -> int:
+    """How many lanes have work for at least twice as long as the largest client takes: little of it is in a tail."""
+    sizes = np.asarray(problem.data.sizes)
+    return int(jobs * sizes.mean() / sizes.max() / 2)
+
+
+def _size(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def lane_bytes(problem: Problem, rows: int) -> int:
     """About what a lane holds: the parameters a few times, and what a gradient on `rows` rows keeps, twice.
 
@@ -109,8 +131,4 @@ def lane_bytes(problem: Problem, rows: int) -> int:
         return jax.vjp(lambda params: problem.loss(params, batch), params)[1]
 
     activations = jax.eval_shape(kept, problem.params_shape, jax.ShapeDtypeStruct((rows,), jnp.int32))
-
-    def size(tree: Any) -> int:
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-    return COPIES * size(problem.params_shape) + 2 * size(activations)
+    return COPIES * _size(problem.params_shape) + 2 * _size(activations)
