@@ -1,13 +1,15 @@
 """fedjax_admm: a vectorized simulator of federated optimisation in JAX."""
 
-from . import algorithms, criteria, examples, loggers, models, penalties, plots, problems
+from . import algorithms, client_time, criteria, examples, loggers, models, penalties, plots, problems
 from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, feddyn, fedprox, scaffold
+from .client_time import ClientTime
 from .compare_runs import compare, read_comparison
 from .comparison import Comparison
 from .data import partition
 from .data.federated import FederatedData
 from .devices import use_cpu_devices
 from .estimate import Estimate, estimate
+from .faults import Faults
 from .history import DivergenceError, History, Result, RunRecord
 from .interrupts import Interrupted
 from .local_solver import LocalSolver
@@ -20,10 +22,12 @@ from .simulation import Execution, Simulation
 __version__ = "0.1.0"
 
 __all__ = [
+    "ClientTime",
     "Comparison",
     "DivergenceError",
     "Estimate",
     "Execution",
+    "Faults",
     "FederatedData",
     "History",
     "Interrupted",
@@ -38,6 +42,7 @@ __all__ = [
     "StopReason",
     "StoredRun",
     "algorithms",
+    "client_time",
     "compare",
     "criteria",
     "estimate",

@@ -12,6 +12,7 @@ from jax import Array
 
 from . import lanes, shuffle, solves, trees
 from .algorithms.base import Algorithm
+from .conditions import Conditions, Outcome
 from .devices import gathered, my_jobs
 from .problem import Problem
 from .records import Clients, Solutions, Solves, StopReason
@@ -57,12 +58,16 @@ def cohort_round(
     width: int,
     rows_per_trip: int,
     devices: int = 1,
+    conditions: Conditions | None = None,
+    offences: Array | None = None,
 ) -> tuple[Any, Any, dict[str, Any], RoundInfo]:
     """One round of the cohort's clients: (params, server, rows, info).
 
-    `rows` has the cohort's rows [cohort, ...] and `last_epochs` [cohort] what each client's last solve took. With
-    several devices it is called on each of them with the same values, and does its share of the solves.
+    `rows` has the cohort's rows [cohort, ...] and `last_epochs` [cohort] what each client's last solve took; so has
+    `offences`, where `conditions` count them. With several devices it is called on each of them with the same values,
+    and does its share of the solves.
     """
+    away = None if conditions is None else conditions.away(key, round, cohort.ids, offences)
     subproblem = algorithm.subproblems(params, server, rows, cohort)
     job = solves.Job(
         subproblem=subproblem,
@@ -73,34 +78,58 @@ def cohort_round(
         key=shuffle.client_keys(key, round, cohort.ids),
         round=jnp.full(cohort.ids.shape, round),
     )
-    # Longest expected first: the last solves to end should be short ones.
-    order = jnp.argsort(-(cohort.sizes.astype(jnp.float32) * last_epochs.astype(jnp.float32)))
     program = solves.program(problem, params, job, rows_per_trip)
-    mine, count = my_jobs(order, devices)
+    mine, count = _queue(cohort, last_epochs, away, devices)
     ended, trips = gathered(lanes.run(program, job, mine, count, width), devices)
 
     ok = jax.vmap(trees.all_finite)(ended.params) & (ended.stop_code != StopReason.FAILED.code)
     start = params if subproblem.start is None else subproblem.start
     u = trees.where(ok, ended.params, jax.tree.map(lambda s, u: jnp.broadcast_to(s, u.shape), start, ended.params))
-    record = _solves(job, ended, ok, u, params)
+    out = Outcome(u, ok, jnp.where(ok, ended.stop_code, StopReason.FAILED.code))
+    if conditions is not None:
+        floats = algorithm.floats_down(problem.num_params) + algorithm.floats_up(problem.num_params)
+        out = conditions.outcome(key, round, cohort, away, params, out, ended.rows + ended.search_samples, floats)
+
+    ok = out.ok
+    record = _solves(job, ended, out, params)
     steps = ended.epoch * algorithm.local.steps_per_epoch(cohort.sizes)
-    solutions = Solutions(u, steps, record.consensus_gap, record.movement)
     measured = {"consensus_gap": record.consensus_gap, "movement": record.movement}
-    record = dataclasses.replace(record, **{name: jnp.where(ok, x, jnp.nan) for name, x in measured.items()})
-    # A failed client has weight 0 and keeps its rows; if all failed, the server keeps its record as well.
+    believed = measured if out.clipped is None else _nan_unless(~out.clipped, measured)
+    solutions = Solutions(out.params, steps, **believed)
+    record = dataclasses.replace(record, **_nan_unless(ok, measured))
+    # A client that failed, or of which nothing came, has weight 0 and keeps its rows; if that is all of them, the
+    # server keeps its record as well.
     counted = Clients(cohort.ids, cohort.sizes, jnp.where(ok, cohort.weights, 0), cohort.population)
     new_params, new_server, new_rows = algorithm.update(params, server, rows, solutions, counted)
     any_ok = jnp.any(ok)
     new_params, new_server = trees.where(any_ok, (new_params, new_server), (params, server))
-    finite = any_ok & trees.all_finite(new_params)
+    finite = (any_ok if out.any_solved is None else out.any_solved) & trees.all_finite(new_params)
     new_rows = trees.where(ok, new_rows, rows)
     record = dataclasses.replace(record, new_penalty=new_rows.get("penalties", record.penalty))
+    if away is not None:
+        names = ("reference_residual", "final_residual", "sigma")
+        record = dataclasses.replace(record, **_nan_unless(away < 0, {name: record[name] for name in names}))
     info = RoundInfo(record, trips, jnp.sum(ended.rows), algorithm.penalty_mean(new_server), finite)
     return new_params, new_server, new_rows, info
 
 
-def _solves(job: solves.Job, ended: solves.Carry, ok: Array, u: Any, z: Any) -> Solves:
+def _queue(cohort: Clients, last_epochs: Array, away: Array | None, devices: int) -> tuple[Array, Any]:
+    """This device's jobs, longest expected first, since the last solves to end should be short ones: (order, count)."""
+    expected = cohort.sizes.astype(jnp.float32) * last_epochs.astype(jnp.float32)
+    if away is None:
+        return my_jobs(jnp.argsort(-expected), devices)
+    # Clients that are away come last, on every device, and are not counted.
+    mine, count = my_jobs(jnp.argsort(jnp.where(away < 0, -expected, 1.0)), devices)
+    return mine, jnp.sum((jnp.arange(mine.shape[0]) < count) & (away < 0)[mine], dtype=jnp.int32)
+
+
+def _nan_unless(measured: Array, values: dict[str, Array]) -> dict[str, Array]:
+    return {name: jnp.where(measured, x, jnp.nan) for name, x in values.items()}
+
+
+def _solves(job: solves.Job, ended: solves.Carry, out: Outcome, z: Any) -> Solves:
     """The record [cohort] of the solves that ended."""
+    u = out.params
     sub, nan = job.subproblem, jnp.full_like(ended.residual, jnp.nan)
     gap = trees.minus(u, z) if sub.center is None else optax.tree.sub(u, sub.center)
     penalty = nan if sub.penalty is None else sub.penalty.astype(nan.dtype)
@@ -118,5 +147,5 @@ def _solves(job: solves.Job, ended: solves.Carry, ok: Array, u: Any, z: Any) -> 
         movement=nan if sub.previous is None else norm(optax.tree.sub(u, sub.previous)).astype(nan.dtype),
         penalty=penalty,
         new_penalty=penalty,
-        stop_code=jnp.where(ok, ended.stop_code, StopReason.FAILED.code).astype(jnp.int8),
+        stop_code=out.stop_code.astype(jnp.int8),
     )
