@@ -19,7 +19,7 @@ class Outcome(NamedTuple):
     params: Any  # [cohort, ...] what it takes for each client's u; the former value where it takes nothing
     ok: Array  # [cohort] bool: it takes something
     stop_code: Array  # [cohort]
-    any_solved: Array | None = None  # whether a solve was sound, or none took place: else the run diverges; None: any(ok)
+    any_solved: Array | None = None  # a solve was sound or none took place, else the run diverges; None: any(ok)
     clipped: Array | None = None  # [cohort] bool
 
 

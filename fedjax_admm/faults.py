@@ -1,8 +1,8 @@
 """Faults that any algorithm can be run with: clients that drop out or send rubbish, and a server that defends itself.
 
 A round asks twice: before the solves, who is away (`Faults.away`), and after them, what the server received
-(`Faults.received`). All draws depend on the seed, the round and the client alone, so neither lanes nor devices nor where
-the rows live change who fails.
+(`Faults.received`). All draws depend on the seed, the round and the client alone, so neither lanes nor devices nor
+where the rows live change who fails.
 """
 
 from __future__ import annotations
@@ -178,8 +178,9 @@ def clip(update: Any, most: Array) -> tuple[Any, Array, Array]:
     wide = jax.tree.map(lambda leaf: leaf.astype(dtype), update)
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0.0) for leaf in jax.tree.leaves(wide)]))
     largest = jnp.maximum(largest, jnp.finfo(dtype).tiny)
-    direction = optax.tree.scale(1 / largest, wide)
-    length = optax.tree.norm(direction)  # from 1 to the root of the number of parameters
+    root = 1 / jnp.sqrt(largest)  # in two steps, since 1 / 1e38 is rounded to zero
+    direction = jax.tree.map(lambda leaf: (leaf * root) * root, wide)
+    length = optax.tree.norm(direction)  # from about 1 to the root of the number of parameters
     shorter = optax.tree.cast_like(optax.tree.scale(most / length, direction), update)
     longer = length > most / largest
     return trees.where(longer, shorter, update), longer, length > ABSURD * (most / largest)

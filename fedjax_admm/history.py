@@ -20,8 +20,8 @@ class History(Mapping[str, np.ndarray]):
     the round, of which criterion_samples were the criterion's; communicated_floats; penalty_mean over all
     clients; lane_efficiency, useful over executed samples; seconds of training (in the first round also of
     compiling) and eval_seconds; failed_clients, whose solve was not finite. Loss and metrics are NaN in rounds
-    that were not evaluated. With faults also dropped_clients, quarantined_clients, corrupted_clients (what they sent was
-    used) and rejected_clients (it was not); with a clients' time simulated_seconds of the round, and with a deadline
+    that were not evaluated. With faults also dropped_clients, quarantined_clients, corrupted_clients (what they sent
+    was used) and rejected_clients (it was not); with a client time simulated_seconds of the round, and with a deadline
     late_clients.
 
     >>> history = History([{"round": 0, "loss": 2.0}, {"round": 1, "loss": 1.0}])

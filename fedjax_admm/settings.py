@@ -25,7 +25,6 @@ from .algorithms.base import Algorithm
 from .local_solver import LocalSolver
 from .problem import Problem
 
-
 CONDITIONS = ("faults", "client_time")  # settings that a run without them does not mention
 
 

@@ -149,9 +149,7 @@ def _local(leaf: Array, ids: Array) -> tuple[Array, Array]:
 
 
 @jax.jit
-def init_state(
-    problem: Problem, algorithm: Algorithm, params: Any, conditions: Conditions | None = None
-) -> State:
+def init_state(problem: Problem, algorithm: Algorithm, params: Any, conditions: Conditions | None = None) -> State:
     """z^0, and every client at its start."""
     everyone = jnp.arange(problem.data.num_clients, dtype=jnp.int32)
     clients = clients_of(problem, everyone, trees.scalar_dtype(params))
