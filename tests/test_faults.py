@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 from federations import GAMMA, epoch_order, least_squares, make_problem, squared_error
+from test_devices import in_a_process
 from test_engine import LOCAL, every_algorithm
 from test_oracle import CASES, COHORTS, EPOCHS, PENALTY, RATE, ROUNDS, SIZES, TOLERANCE, algorithm_of
 from test_runs import Crash, crash_in
@@ -126,6 +127,27 @@ def test_faults_do_not_depend_on_where_the_rows_are_nor_on_interruptions(tmp_pat
         with pytest.raises(Crash):
             go(kind, run_dir=tmp_path / kind, on_round=crash_in(11))
         assert_identical(go(kind, run_dir=tmp_path / kind), whole)
+
+
+def test_faults_do_not_depend_on_devices():
+    """Eight clients, whose rows can be split evenly over two devices, and five, whose cannot."""
+    in_a_process("""
+        faults = fa.Faults(dropout=0.4, corruption="constant", corrupted=[1], clip_norm=2.0, quarantine_after=2)
+        time = fa.ClientTime(10, deadline=8.0)
+        for sizes in ([6, 11, 3, 8, 5, 9, 4, 7], [6, 11, 3, 8, 5]):
+            problem, *_ = least_squares(sizes)
+            def run(**execution):
+                return fa.simulate(problem, INSA, 8, participation=4, evaluate_every=4, progress=False, faults=faults,
+                                   client_time=time, execution=fa.Execution(**execution))
+            one = run(mesh=1)
+            assert {"dropped", "quarantined", "rejected", "late"} <= set(one.solves.stop_reason.ravel())
+            for execution in ({"mesh": 2}, {"mesh": 3, "lanes": 2, "population": "host"}):
+                many = run(**execution)
+                np.testing.assert_array_equal(one.solves.stop_reason, many.solves.stop_reason)
+                np.testing.assert_array_equal(one.solves.gradient_samples, many.solves.gradient_samples)
+                np.testing.assert_array_equal(one.state.offences, many.state.offences)
+                np.testing.assert_allclose(one.params, many.params, rtol=1e-9)
+    """)
 
 
 def test_a_client_away_costs_no_gradient_and_keeps_its_place_in_the_queue(monkeypatch):
