@@ -130,7 +130,7 @@ def main() -> None:
 
 SIZES = {
     "clients": 60, "rows_per_client": 40, "dimension": 300, "batch_size": 10, "learning_rate": 0.002, "rounds": 100,
-    "seeds": 3, "penalty": 0.1, "target": 0.1, "sigma": 1.0, "gradients_per_second": 2000.0,
+    "seeds": 3, "penalty": 1.0, "target": 0.1, "sigma": 1.0, "gradients_per_second": 2000.0,
     "floats_per_second": 20_000.0,
 }  # fmt: skip
 

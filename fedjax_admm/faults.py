@@ -22,7 +22,7 @@ from .trees import record, static
 
 # Round numbers are below 2^31, so keys folded with these are none of a round's.
 _DROPOUT_STREAM, _NOISE_STREAM = 2**31, 2**31 + 1
-ABSURD = 1e6  # times clip_norm: an update that long is not clipped but kept out
+GROSS = 10.0  # times clip_norm: a longer update is an offence where there is quarantine
 
 
 @record
@@ -35,16 +35,19 @@ class Faults:
         z - strength (u - z); "noise", u + strength * standard normal; "constant", strength in every place.
     corrupted: the numbers of the clients that do so whenever they take part.
     strength: of the corruption; by default 10 for "scale", NaN for "constant", else 1.
-    clip_norm: the server shortens updates u - z to this norm at most. One more than a million times as long it keeps
-        out, like one that is not finite.
-    quarantine_after: a client is left out for the rest of the run once so many of its solves or updates were not
-        finite or were kept out.
+    clip_norm: the server shortens updates u - z to this norm at most; choose more than sound clients need.
+    quarantine_after: a client is left out for the rest of the run after so many offences: solves or updates that were
+        not finite, or updates more than ten times as long as clip_norm, which are then kept out.
 
     A client that drops out or is in quarantine computes, receives and sends nothing and keeps its former rows, as does
     one whose solve or update is kept out; the server goes on with the others, and if there are none it stays as it is.
     A corrupted client solves its subproblem soundly and corrupts what it sends; server and client then both go on from
     what was received, clipped: duals, controls and the like follow from that. A penalty stays as it is where the update
     was clipped, since the rule would compare the clip's length with itself and could double the penalty for ever.
+
+    With both defences on, whatever a client sends is either an offence or moves it by `clip_norm` at most. That bounds
+    a round, not a run: no limit on updates tells a client that pulls a little the same way for ever from one whose
+    optimum is far away, and duals add such pulls up.
 
     `Solves.stop_reason` says who and when: "dropped", "quarantined", "failed", "corrupted" (used) or "rejected" (kept
     out), and the history has a column with the number of each.
@@ -118,9 +121,9 @@ class Faults:
         accepted = jax.vmap(trees.all_finite)((u, update))
         clipped = jnp.zeros(ids.shape, bool)
         if self.clip_norm is not None:
-            shorter, clipped, absurd = jax.vmap(clip, in_axes=(0, None))(update, self.clip_norm)
+            shorter, clipped, gross = jax.vmap(clip, in_axes=(0, None))(update, self.clip_norm)
             u = trees.where(clipped, jax.tree.map(lambda z, d: z[None] + d, z, shorter), u)
-            accepted &= ~absurd
+            accepted &= ~gross if self.quarantine_after is not None else True
         return Received(u, corrupted, accepted, clipped)
 
 
@@ -166,7 +169,7 @@ CORRUPTIONS = {
 
 
 def clip(update: Any, most: Array) -> tuple[Any, Array, Array]:
-    """One update [...] shortened to norm `most`: (update, whether it was longer, whether absurdly so).
+    """One update [...] shortened to norm `most`: (update, whether it was longer, whether grossly so).
 
     Squares of large numbers overflow (1e38 is finite in single precision), so the norm is taken of update / largest.
 
@@ -183,7 +186,7 @@ def clip(update: Any, most: Array) -> tuple[Any, Array, Array]:
     length = optax.tree.norm(direction)  # from about 1 to the root of the number of parameters
     shorter = optax.tree.cast_like(optax.tree.scale(most / length, direction), update)
     longer = length > most / largest
-    return trees.where(longer, shorter, update), longer, length > ABSURD * (most / largest)
+    return trees.where(longer, shorter, update), longer, length > GROSS * (most / largest)
 
 
 def _keys(key: Array, stream: int, round: Array, ids: Array) -> Array:

@@ -132,15 +132,16 @@ def test_faults_do_not_depend_on_where_the_rows_are_nor_on_interruptions(tmp_pat
 def test_faults_do_not_depend_on_devices():
     """Eight clients, whose rows can be split evenly over two devices, and five, whose cannot."""
     in_a_process("""
-        faults = fa.Faults(dropout=0.4, corruption="constant", corrupted=[1], clip_norm=2.0, quarantine_after=2)
-        time = fa.ClientTime(10, deadline=8.0)
+        faults = fa.Faults(dropout=0.3, corruption="constant", corrupted=[2], clip_norm=2.0, quarantine_after=1)
+        time = fa.ClientTime(10, deadline=6.0)
         for sizes in ([6, 11, 3, 8, 5, 9, 4, 7], [6, 11, 3, 8, 5]):
             problem, *_ = least_squares(sizes)
             def run(**execution):
-                return fa.simulate(problem, INSA, 8, participation=4, evaluate_every=4, progress=False, faults=faults,
+                return fa.simulate(problem, INSA, 12, participation=4, evaluate_every=4, progress=False, faults=faults,
                                    client_time=time, execution=fa.Execution(**execution))
             one = run(mesh=1)
-            assert {"dropped", "quarantined", "rejected", "late"} <= set(one.solves.stop_reason.ravel())
+            reasons = set(one.solves.stop_reason.ravel())
+            assert {"dropped", "quarantined", "rejected", "late"} <= reasons, reasons
             for execution in ({"mesh": 2}, {"mesh": 3, "lanes": 2, "population": "host"}):
                 many = run(**execution)
                 np.testing.assert_array_equal(one.solves.stop_reason, many.solves.stop_reason)
@@ -290,24 +291,27 @@ def test_only_a_round_of_failed_solves_is_a_divergence():
     assert set(rubbish.solves.stop_reason.ravel()) == {"rejected"}
 
 
-RUBBISH = {"NaN": np.nan, "1e38": 1e38, "largest": -float(np.finfo(np.float32).max), "clipped in every round": 1e4}
+RUBBISH = (np.nan, 1e38, -float(np.finfo(np.float32).max), 1e4)
 
 
 @every_algorithm
 def test_the_server_stays_bounded_whatever_clients_send(algorithm):
-    """Half of the clients send rubbish in every round, in single precision."""
+    """Half of the clients send rubbish, in single precision; without quarantine it is clipped in every round."""
     problem, *_ = least_squares([6, 11, 3, 8], dtype=np.float32, heterogeneity=0.1)
     options = dict(participation=1.0, evaluate_every=50, initial_params=np.zeros(5, np.float32))
-    for name, strength in RUBBISH.items():
+    for strength in RUBBISH:
         faults = fa.Faults(
-            corruption="constant", corrupted=[1, 3], strength=strength, clip_norm=1.0, quarantine_after=2
+            corruption="constant", corrupted=[0, 2], strength=strength, clip_norm=1.0, quarantine_after=2
         )
         result = run(problem, algorithm, 100, faults=faults, **options)
-        assert np.linalg.norm(result.params) < 100, name  # a round moves it by about the clip's length at most
-        assert max(np.abs(leaf).max() for leaf in jax.tree.leaves((result.state.clients, result.params))) < 1e4, name
-        if strength != 1e4:
-            assert set(result.solves.stop_reason[2:, [1, 3]].ravel()) == {"quarantined"}, name
-            assert result.history["loss"][-1] < 0.7 * result.history["loss"][0], name
+        assert set(result.solves.stop_reason[:2, [0, 2]].ravel()) == {"rejected"}
+        assert set(result.solves.stop_reason[2:, [0, 2]].ravel()) == {"quarantined"}
+        assert np.abs(result.params).max() < 2 and result.history["loss"][-1] < result.history["loss"][0]
+    faults = fa.Faults(corruption="constant", corrupted=[0, 2], strength=1e38, clip_norm=0.01)
+    result = run(problem, algorithm, 50, faults=faults, **options)
+    assert (result.solves.stop_reason[:, [0, 2]] == "corrupted").all()
+    np.testing.assert_allclose(result.solves.consensus_gap[:, [0, 2]], 0.01, rtol=1e-3)
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves((result.state.clients, result.params))) < 10
 
 
 def test_clipping_of_numbers_whose_squares_overflow():
@@ -321,8 +325,8 @@ def test_clipping_of_numbers_whose_squares_overflow():
             expected = flat * min(1.0, most / norm)
             np.testing.assert_allclose(np.concatenate([np.ravel(got["a"]), np.ravel(got["b"])]), expected, rtol=1e-5)
             assert bool(longer) == (norm > most)
-    nothing, longer, absurd = clip({"a": jnp.zeros(3, jnp.float32)}, jnp.float32(1e-30))
-    assert not (longer | absurd) and not np.any(nothing["a"])
+    nothing, longer, gross = clip({"a": jnp.zeros(3, jnp.float32)}, jnp.float32(1e-30))
+    assert not (longer | gross) and not np.any(nothing["a"])
 
 
 def test_a_clipped_update_does_not_raise_the_penalty_for_ever():
