@@ -210,6 +210,15 @@ def test_other_numbers_compile_nothing():
     assert population.device_rounds._cache_size() == before
 
 
+def test_under_strict_promotion():
+    problem, *_ = least_squares([6, 11, 3, 8, 5])
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        start = jnp.zeros(5, jnp.bfloat16)
+        time = fa.ClientTime(np.full(5, 10.0), np.full(5, 10.0), deadline=4.0)
+        result = run(problem, INSA, 3, initial_params=start, faults=EVERYTHING, client_time=time)
+    assert result.params.dtype == jnp.bfloat16
+
+
 SENT = {
     "scale": lambda z, u: z + 7 * (u - z),
     "sign_flip": lambda z, u: z - 7 * (u - z),
@@ -275,13 +284,7 @@ def test_only_a_round_of_failed_solves_is_a_divergence():
     problem = with_failing_clients(failing=(0, 1), sizes=(4, 4, 4))
     cohorts = np.array([[0, 2], [0, 1]])
     with pytest.raises(fa.DivergenceError, match="round 2: every selected client's solve"):
-        run(
-            problem,
-            INSA,
-            2,
-            participation=cohorts,
-            faults=fa.Faults(dropout=np.array([[0, 0, 1.0], [1.0, 0, 0]]) * [0, 0, 0] + [[0, 0, 0], [1.0, 0, 0]]),
-        )
+        run(problem, INSA, 2, participation=cohorts, faults=fa.Faults(dropout=np.array([[0.0, 0, 0], [1, 0, 0]])))
     sound = run(problem, INSA, 2, participation=cohorts, faults=fa.Faults(dropout=np.array([[1.0, 0, 0], [1, 1, 0]])))
     assert sound.solves.stop_reason.tolist() == [["dropped", "maximum"], ["dropped", "dropped"]]
     # Rubbish that is kept out is no divergence of the method, though nothing else came.

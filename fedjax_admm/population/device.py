@@ -101,8 +101,8 @@ def _rounds(
         put = _put_split if split else _put
         last_epochs, offences = jnp.maximum(info.solves.epochs, 1), None
         if conditions is not None:
-            before = trees.take((state.last_epochs, state.offences), ids)
-            last_epochs, offences = conditions.remembered(*before, info.solves)
+            epochs, counts = trees.take((state.last_epochs, state.offences), ids)
+            last_epochs, offences = conditions.remembered(epochs, counts, info.solves)
         last_epochs, offences = _put((state.last_epochs, state.offences), ids, (last_epochs, offences))
         return State(state.round + 1, params, server, put(state.clients, ids, rows), last_epochs, offences), info
 
