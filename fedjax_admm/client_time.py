@@ -62,13 +62,11 @@ class ClientTime:
 
     def round_seconds(self, ids: np.ndarray, solves: Solves, floats_down: int, floats_up: int) -> float:
         """How long the round of clients `ids` [cohort] took."""
-        codes = np.asarray(solves.stop_code)
-        if np.any(codes == StopReason.LATE.code):
-            return float(self.deadline)
-        # A solve that failed has nothing to send.
-        floats = floats_down + np.where(codes == StopReason.FAILED.code, 0, floats_up)
+        failed = np.asarray(solves.stop_code) == StopReason.FAILED.code
+        floats = floats_down + np.where(failed, 0, floats_up)  # a solve that failed has nothing to send
         each = self.seconds(ids, np.asarray(solves.gradient_samples, np.float64), floats)
-        return float(np.max(each, where=solves.took_place, initial=0.0))
+        longest = float(np.max(each, where=solves.took_place, initial=0.0))
+        return longest if self.deadline is None else min(longest, self.deadline)
 
 
 def log_normal(median: float, sigma: float, num_clients: int, seed: int = 0) -> np.ndarray:
