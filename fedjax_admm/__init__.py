@@ -1,7 +1,8 @@
 """fedjax_admm: a vectorized simulator of federated optimisation in JAX."""
 
-from . import algorithms, criteria, examples, loggers, models, penalties, plots, problems
+from . import algorithms, client_time, criteria, examples, loggers, models, penalties, plots, problems
 from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, feddyn, fedprox, scaffold
+from .client_time import ClientTime
 from .compare_runs import compare, read_comparison
 from .comparison import Comparison
 from .data import partition
@@ -9,6 +10,7 @@ from .data.federated import FederatedData
 from .devices import use_cpu_devices
 from .estimate import Estimate, estimate
 from .execution import Execution
+from .faults import Faults
 from .history import DivergenceError, History, Result, RunRecord
 from .hosts import LostProcessError, initialize_distributed
 from .interrupts import Interrupted
@@ -23,10 +25,12 @@ from .sweeps import simulate_many
 __version__ = "0.1.0"
 
 __all__ = [
+    "ClientTime",
     "Comparison",
     "DivergenceError",
     "Estimate",
     "Execution",
+    "Faults",
     "FederatedData",
     "History",
     "Interrupted",
@@ -42,6 +46,7 @@ __all__ = [
     "StopReason",
     "StoredRun",
     "algorithms",
+    "client_time",
     "compare",
     "criteria",
     "estimate",

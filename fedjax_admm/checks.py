@@ -18,9 +18,13 @@ def number(
     above: float | None = None,
     at_least: float | None = None,
     below: float | None = None,
+    at_most: float | None = None,
     per_client: bool = False,
+    per_round: bool = False,
 ) -> Any:
     """A finite float within its bounds; with `per_client` also one value per client, [clients].
+
+    With `per_round` also one per round and client, [rounds, clients].
 
     Returns a Python float or a float64 NumPy array, so that a penalty of 1 and one of 1.0 are the same leaf
     to `jax.jit`. A traced value passes as it is: its bounds are unknown until it has one.
@@ -30,9 +34,11 @@ def number(
     """
     if isinstance(value, jax.core.Tracer):
         return value
-    kind = "a number, or one per client" if per_client else "a number"
+    kinds = ("a number", "a number, or one per client", "a number, one per client, or one per round and client")
+    most_axes = 2 if per_round else int(per_client)
+    kind = kinds[most_axes]
     array = _as_array(name, value, kind)
-    if array.ndim > (1 if per_client else 0) or array.size == 0:
+    if array.ndim > most_axes or array.size == 0:
         raise ValueError(f"{name} must be {kind}, got an array of shape {array.shape}")
     bounds = [(np.isfinite(array), "be finite")]
     if above is not None:
@@ -41,6 +47,8 @@ def number(
         bounds.append((array >= at_least, f"be at least {at_least:g}"))
     if below is not None:
         bounds.append((array < below, f"be below {below:g}"))
+    if at_most is not None:
+        bounds.append((array <= at_most, f"be at most {at_most:g}"))
     for holds, rule in bounds:
         if not np.all(holds):
             raise ValueError(f"{name} must {rule}, got {_first_offender(array, holds)}")
@@ -85,10 +93,10 @@ def part(name: str, value: Any, member: str | None, maker: str) -> Any:
 
 
 def client_axis(name: str, value: Any, num_clients: int) -> None:
-    """A value per client must have as many entries as there are clients."""
-    if np.ndim(value) == 1 and np.shape(value)[0] != num_clients:
+    """A value per client must have as many entries as there are clients, on the last axis."""
+    if np.ndim(value) and np.shape(value)[-1] != num_clients:
         raise ValueError(
-            f"{name} has {np.shape(value)[0]} entries for {num_clients} clients: give one number, or one per client"
+            f"{name} has {np.shape(value)[-1]} entries for {num_clients} clients: give one number, or one per client"
         )
 
 
@@ -105,5 +113,6 @@ def _as_array(name: str, value: Any, kind: str) -> np.ndarray:
 def _first_offender(array: np.ndarray, holds: np.ndarray) -> str:
     if array.ndim == 0:
         return f"{array:g}"
-    client = int(np.flatnonzero(~holds)[0])
-    return f"{array[client]:g} for client {client}"
+    place = tuple(np.argwhere(~holds)[0])
+    where = f"client {place[-1]}" + (f" in round {place[0]}" if len(place) > 1 else "")
+    return f"{array[place]:g} for {where}"

@@ -16,12 +16,14 @@ import typer
 from typer.exceptions import TyperException
 
 from . import __version__, algorithms, checks, environment, examples, hosts
+from .client_time import ClientTime
 from .compare_runs import CELLS, checked_seeds, compare, resume_comparison
 from .comparison import Comparison, key_figures
 from .data import cache, sources
 from .devices import use_cpu_devices
 from .examples import Example
 from .execution import Execution
+from .faults import Faults
 from .files import DamagedFileError
 from .flags import Flags, command, value
 from .history import DivergenceError, Result
@@ -91,10 +93,12 @@ _MANY = (
     _option("seeds", str, "0", "Seeds, between commas.", _list),
 )
 _SIMULATE = {"problem": None, "algorithm": None, "rounds": None, "participation": None, "initial_params": None,
-             "on_round": None, "execution": None, "run_dir": "out"}  # fmt: skip
+             "on_round": None, "execution": None, "faults": None, "client_time": None, "run_dir": "out"}  # fmt: skip
 _RUN = Flags([simulate], "Run", renamed=_SIMULATE)
 _RUNS = Flags([simulate], "Run", renamed=_SIMULATE | {"seed": None})
 _EXECUTION = Flags([Execution], "Run", renamed={"mesh": None})
+_FAULTS = Flags([Faults], "Faults", own_defaults=False)
+_TIME = Flags([ClientTime], "Client time", own_defaults=False)
 _METHOD = Flags(
     [getattr(algorithms, name) for name in reversed(algorithms.__all__)],
     "Algorithm (default: the paper's)",
@@ -110,7 +114,7 @@ def _add(name: str, make: Callable[..., Example]) -> None:
     def run(**values: Any) -> None:
         name, options = _known(values["algorithm"]), _METHOD.values(values)
         chosen = {"penalty": values["penalty"]} | options
-        settings = _RUN.values(values) | {"execution": Execution(**_EXECUTION.values(values))}
+        settings = _RUN.values(values) | _circumstances(values)
         check_run(**settings)
         _check_algorithm(name, chosen)
         example = make(**problem.values(values))
@@ -122,7 +126,7 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         checked_seeds(values["seeds"])
         if values["out"] is not None:
             check_place(Path(values["out"]), CELLS)
-        settings = _RUNS.values(values) | {"execution": Execution(**_EXECUTION.values(values))}
+        settings = _RUNS.values(values) | _circumstances(values)
         check_run(**settings | {"run_dir": None})
         cells = _cells(names, values["penalties"], _METHOD.values(values))
         for name, options in cells.values():
@@ -133,7 +137,18 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         _show_comparison(compare(example.problem, chosen, **settings), values["out"])
 
     for where, function, own, flags in ((run_app, run, _ONE, _RUN), (compare_app, compare_, _MANY, _RUNS)):
-        where.command(name, help=text)(command(_heard(function), flags, _EXECUTION, problem, _METHOD, own=own))
+        groups = (flags, _EXECUTION, problem, _METHOD, _FAULTS, _TIME)
+        where.command(name, help=text)(command(_heard(function), *groups, own=own))
+
+
+def _circumstances(values: dict[str, Any]) -> dict[str, Any]:
+    """Execution, faults and clients' time, as far as flags of them were given."""
+    faults, time = _FAULTS.values(values), _TIME.values(values)
+    return {
+        "execution": Execution(**_EXECUTION.values(values)),
+        "faults": Faults(**faults) if faults else None,
+        "client_time": ClientTime(**{"gradients_per_second": None} | time) if time else None,
+    }
 
 
 def _known(word: str) -> str:

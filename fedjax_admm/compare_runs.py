@@ -22,9 +22,11 @@ from .interrupts import Interrupted
 from .problem import Problem
 from .run_directory import SETTINGS, STATUS, check_place, read_run
 from .settings import (
+    CONDITIONS,
     CannotRecreate,
     describe,
     describe_algorithm,
+    describe_conditions,
     describe_problem,
     differences,
     digest,
@@ -113,9 +115,10 @@ def _check_settings(
             raise TypeError(f"compare has no argument {name!r}: there are seeds, run_dir, baseline, {', '.join(known)}")
     checks.integer("rounds", rounds, at_least=1)
     check_run(**settings)
-    shared = {name: settings[name] for name in ("participation", "initial_params", "execution") if name in settings}
+    names = ("participation", "initial_params", "execution", *CONDITIONS)
+    shared = {name: settings[name] for name in names if name in settings}
     for algorithm in algorithms.values():
-        Simulation(problem, algorithm, **shared)
+        Simulation(problem, algorithm, **shared).check_rounds(rounds)
 
 
 def read_comparison(path: Any) -> Comparison:
@@ -173,6 +176,7 @@ def _plan(
         "evaluate_every": int(settings.get("evaluate_every", 1)),
         "initial_params": digest(settings.get("initial_params")),
         "execution": (settings.get("execution") or Execution()).settings(),
+        **describe_conditions(*(settings.get(name) for name in CONDITIONS)),
     }
     told = {"problem": describe_problem(problem), "settings": kept}
     known: dict[str, Any] = {"cells": {}, "seeds": []}
@@ -204,7 +208,7 @@ def _refuse_differences(folder: Path, there: Mapping[str, Any], now: Mapping[str
 
     def comparable(plan: Mapping[str, Any]) -> dict[str, Any]:
         problem = {name: value for name, value in plan["problem"].items() if name not in ("recipe", "optimal_loss")}
-        return {"problem": problem, **plan["settings"]}
+        return {"problem": problem, **dict.fromkeys(CONDITIONS), **plan["settings"]}
 
     _refuse(folder, differences(comparable(there), comparable(now)))
 

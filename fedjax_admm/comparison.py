@@ -29,8 +29,8 @@ class Comparison:
         """A row per algorithm, numbers: mean and deviation (`_std`) over the seeds that finished.
 
         For loss and metrics: `_final`, `_last` (mean of the last ten rounds that were evaluated), `_best` (least
-        loss, greatest metric) and `_last_difference` (to the baseline, paired by seed). `gradients_ratio` and
-        `floats_ratio` are relative to the baseline's.
+        loss, greatest metric) and `_last_difference` (to the baseline, paired by seed). `gradients_ratio`,
+        `floats_ratio` and, with a client time, `time_ratio` are relative to the baseline's.
         """
         return [self._row(label) for label in self.runs]
 
@@ -44,7 +44,8 @@ class Comparison:
 
         "last 10" is the mean over the last ten evaluated rounds and "difference" its difference to the baseline,
         paired by seed; gradients and floats are relative to the baseline's, and "of criterion" is the share of the
-        gradients that only the criterion asked for; +- is the standard deviation over seeds.
+        gradients that only the criterion asked for; with a client time, "time" is simulated and relative too; +- is
+        the standard deviation over seeds.
         """
         rows = self.statistics()
         columns = self._evaluated()
@@ -53,7 +54,7 @@ class Comparison:
             shown = name.replace("_", " ")
             header += [f"{shown} final", "last 10", "best"] if name != "excess_loss" else [f"{shown} last 10"]
             header += [] if name == "excess_loss" else ["difference"]
-        header += ["epochs saved", "gradients", "of criterion", "floats"]
+        header += ["epochs saved", "gradients", "of criterion", "floats"] + ["time"] * self._timed()
         return Table(tuple(header), tuple(self._cells(row, columns) for row in rows))
 
     def notes(self) -> list[str]:
@@ -80,6 +81,9 @@ class Comparison:
     def _evaluated(self) -> list[str]:
         return next((list(run.history.evaluated) for runs in self.runs.values() for run in runs.values()), [])
 
+    def _timed(self) -> bool:
+        return all("simulated_seconds" in run.history for runs in self.runs.values() for run in runs.values())
+
     def _row(self, label: str) -> dict[str, Any]:
         runs, base = self.runs[label], self.runs.get(self.baseline, {})
         row: dict[str, Any] = {"algorithm": label, "seeds": len(runs), "missing": len(self.missing.get(label, {}))}
@@ -94,7 +98,8 @@ class Comparison:
                 add(f"{name}_{statistic}", [of(name, run) for run in runs.values()])
             add(f"{name}_last_difference", [_last(name, runs[seed]) - _last(name, base[seed]) for seed in paired])
         add("epoch_reduction", [run.epoch_reduction for run in runs.values()])
-        for name, column in (("gradients", "gradient_samples"), ("floats", "communicated_floats")):
+        totals = {"gradients": "gradient_samples", "floats": "communicated_floats"}
+        for name, column in (totals | ({"time": "simulated_seconds"} if self._timed() else {})).items():
             add(name, [run.history[column].sum() for run in runs.values()])
             add(f"{name}_ratio", [runs[s].history[column].sum() / base[s].history[column].sum() for s in paired])
         spent = [
@@ -121,7 +126,8 @@ class Comparison:
             is_baseline = row["algorithm"] == self.baseline
             cells.append("baseline" if is_baseline else cell(f"{name}_last_difference", "+.4f"))
         cells += [cell("epoch_reduction", ".1f", 100, " %"), cell("gradients_ratio", ".2f", unit=" x")]
-        return (*cells, cell("criterion_share", ".0f", 100, " %"), cell("floats_ratio", ".2f", unit=" x"))
+        cells += [cell("criterion_share", ".0f", 100, " %"), cell("floats_ratio", ".2f", unit=" x")]
+        return (*cells, *([cell("time_ratio", ".2f", unit=" x")] if self._timed() else ()))
 
 
 def _measured(name: str, run: RunRecord) -> np.ndarray:
@@ -151,6 +157,10 @@ def key_figures(run: RunRecord) -> Table:
     rows.append(("local epochs saved", f"{100 * run.epoch_reduction:.1f} %"))
     rows += [(name, f"{history[column].sum():,}") for name, column in totals.items()]
     rows.append(("failed solves", f"{history['failed_clients'].sum()}"))
+    others = (name for name in history if name.endswith("_clients") and name != "failed_clients")
+    rows += [(f"{name.removesuffix('_clients')} solves", f"{history[name].sum()}") for name in others]
+    if "simulated_seconds" in history:
+        rows.append(("simulated seconds", f"{history['simulated_seconds'].sum():.6g}"))
     if np.isfinite(history["penalty_mean"][-1]):
         rows.append(("penalty, mean over clients", f"{history['penalty_mean'][-1]:.4g}"))
     rows.append(("seconds", f"{history['seconds'].sum():.1f} + {history['eval_seconds'].sum():.1f} of evaluation"))

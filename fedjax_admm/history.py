@@ -20,7 +20,9 @@ class History(Mapping[str, np.ndarray]):
     the round, of which criterion_samples were the criterion's; communicated_floats; penalty_mean over all
     clients; lane_efficiency, useful over executed samples; seconds of training (in the first round also of
     compiling) and eval_seconds; failed_clients, whose solve was not finite. Loss and metrics are NaN in rounds
-    that were not evaluated.
+    that were not evaluated. With faults also dropped_clients, quarantined_clients, corrupted_clients (what they sent
+    was used) and rejected_clients (it was not); with a client time simulated_seconds of the round, and with a deadline
+    late_clients.
 
     >>> history = History([{"round": 0, "loss": 2.0}, {"round": 1, "loss": 1.0}])
     >>> history["loss"].tolist()
@@ -80,13 +82,14 @@ class RunRecord:
 
     @property
     def epoch_reduction(self) -> float:
-        """The share of epochs saved: 1 - done / what the solves might have done at most."""
-        return 1 - float(np.sum(self.epochs, dtype=np.int64) / np.sum(self.solves.max_epochs, dtype=np.int64))
+        """The share of epochs saved: 1 - done / what the solves that took place might have done at most."""
+        most = np.sum(self.solves.max_epochs, dtype=np.int64, where=self.solves.took_place)
+        return 1 - float(np.sum(self.epochs, dtype=np.int64) / most) if most else 0.0
 
     def client_epochs(self) -> np.ndarray:
-        """Epochs of every client in every round [rounds, clients], NaN where it was not selected."""
+        """Epochs of every client in every round [rounds, clients], NaN where it was not selected or was away."""
         table = np.full((len(self.cohorts), self.num_clients), np.nan)
-        np.put_along_axis(table, self.cohorts, self.epochs, axis=1)
+        np.put_along_axis(table, self.cohorts, np.where(self.solves.took_place, self.epochs, np.nan), axis=1)
         return table
 
     def client_penalties(self) -> np.ndarray:

@@ -69,12 +69,17 @@ class LocalProgress(NamedTuple):
 
 
 class StopReason(enum.StrEnum):
-    """Why a solve ended."""
+    """Why a solve ended, or what became of it. Files hold the reasons' places in this list: new ones go to its end."""
 
     CRITERION = "criterion"
     MAXIMUM = "maximum"
     FLOOR = "floor"
-    FAILED = "failed"
+    FAILED = "failed"  # it was not finite
+    DROPPED = "dropped"  # it did not take place
+    QUARANTINED = "quarantined"  # likewise, and will not in any later round
+    LATE = "late"  # it ended after the deadline
+    CORRUPTED = "corrupted"  # it was sound, but something else was sent and used
+    REJECTED = "rejected"  # what was sent was kept out
 
     @property
     def code(self) -> int:
@@ -83,6 +88,8 @@ class StopReason(enum.StrEnum):
 
 
 STOP_REASONS = tuple(StopReason)
+AWAY = (StopReason.DROPPED, StopReason.QUARANTINED)  # the client did nothing in the round
+OFFENCES = (StopReason.FAILED, StopReason.REJECTED)  # what quarantine counts
 
 
 @record
@@ -109,8 +116,13 @@ class Solves:
 
     @property
     def stop_reason(self) -> np.ndarray:
-        """Why each solve ended, as words: criterion, maximum, floor or failed."""
+        """Why each solve ended, as words: criterion, maximum, floor or failed; with faults more, see `StopReason`."""
         return np.array([str(reason) for reason in STOP_REASONS])[np.asarray(self.stop_code)]
+
+    @property
+    def took_place(self) -> np.ndarray:
+        """Whether each client worked at all: it had neither dropped out nor was it in quarantine."""
+        return ~np.isin(np.asarray(self.stop_code), [reason.code for reason in AWAY])
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.names():
@@ -139,7 +151,7 @@ class Solutions:
 
     params: Any  # [cohort, ...] u_i^{k+1}; the start where the solve failed
     steps: Array  # [cohort] int32, optimizer steps done
-    consensus_gap: Array  # [cohort]
+    consensus_gap: Array  # [cohort]; NaN, as movement, where the update was clipped: its length says nothing
     movement: Array  # [cohort]
 
 
@@ -155,6 +167,7 @@ class State:
     server: Any  # the algorithm's own record at the server
     clients: dict[str, Any]  # name -> stacked pytree [clients, ...]
     last_epochs: Array  # [clients] int32 epochs of each client's last solve: orders the queue, nothing else
+    offences: Array | None = None  # [clients] int32 solves that failed or were rejected, where quarantine counts them
 
     def __getattr__(self, name: str) -> Any:
         clients = {} if name.startswith("__") else self.__dict__.get("clients", {})

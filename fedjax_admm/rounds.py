@@ -12,6 +12,7 @@ from jax import Array
 
 from . import lanes, shuffle, solves, trees
 from .algorithms.base import Algorithm
+from .conditions import Conditions, Outcome
 from .devices import gathered, my_jobs
 from .problem import Problem
 from .records import Clients, Solutions, Solves, StopReason
@@ -57,17 +58,25 @@ def cohort_round(
     width: int,
     rows_per_trip: int,
     devices: int = 1,
+    conditions: Conditions | None = None,
+    offences: Array | None = None,
 ) -> tuple[Any, Any, dict[str, Any], RoundInfo]:
     """One round of the cohort's clients: (params, server, rows, info).
 
-    `rows` has the cohort's rows [cohort, ...] and `last_epochs` [cohort] what each client's last solve took. With
-    several devices it is called on each of them with the same values, and does its share of the solves.
+    `rows` has the cohort's rows [cohort, ...] and `last_epochs` [cohort] what each client's last solve took; so has
+    `offences`, where `conditions` count them. With several devices it is called on each of them with the same values,
+    and does its share of the solves.
     """
+    away = None if conditions is None else conditions.away(key, round, cohort.ids, offences)
     job = _jobs(problem, algorithm, params, server, rows, cohort, key, round)
     program = solves.program(problem, params, job, rows_per_trip)
-    mine, count = my_jobs(_longest_first(cohort.sizes, last_epochs), devices)
+    mine, count = _queue(cohort.sizes, last_epochs, away, devices)
     ended, trips = gathered(lanes.run(program, job, mine, count, width), devices)
-    return _settle(algorithm, params, server, rows, cohort, job, ended, trips)
+    out = _solved(job, ended, params)
+    if conditions is not None:
+        floats = algorithm.floats_down(problem.num_params) + algorithm.floats_up(problem.num_params)
+        out = conditions.outcome(key, round, cohort, away, params, out, ended.rows + ended.search_samples, floats)
+    return _settle(algorithm, params, server, rows, cohort, job, ended, trips, out, away)
 
 
 def sweep_round(
@@ -94,13 +103,14 @@ def sweep_round(
         return _jobs(problem, algorithm, params, server, rows, clients_of(problem, ids, dtype), key, round)
 
     def settle(algorithm: Algorithm, params: Any, server: Any, rows: Any, ids: Array, job: Any, ended: Any) -> Any:
-        return _settle(algorithm, params, server, rows, clients_of(problem, ids, dtype), job, ended, trips)
+        cohort = clients_of(problem, ids, dtype)
+        return _settle(algorithm, params, server, rows, cohort, job, ended, trips, _solved(job, ended, params))
 
     job = jax.vmap(jobs_of)(algorithms, params, servers, rows, cohorts, keys)
     job = job._replace(run=jnp.broadcast_to(jnp.arange(runs)[:, None], cohorts.shape))
     queue = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), job)
     program = solves.program(problem, params, queue, rows_per_trip)
-    mine, count = my_jobs(_longest_first(queue.size, last_epochs.reshape(-1)), devices)
+    mine, count = _queue(queue.size, last_epochs.reshape(-1), None, devices)
     ended, trips = gathered(lanes.run(program, queue, mine, count, width), devices)
     ended = jax.tree.map(lambda leaf: leaf.reshape(*cohorts.shape, *leaf.shape[1:]), ended)
     params, servers, rows, info = jax.vmap(settle)(algorithms, params, servers, rows, cohorts, job, ended)
@@ -122,9 +132,12 @@ def _jobs(
     )
 
 
-def _longest_first(sizes: Array, last_epochs: Array) -> Array:
-    """The jobs' numbers, longest expected first: the last solves to end should be short ones."""
-    return jnp.argsort(-(sizes.astype(jnp.float32) * last_epochs.astype(jnp.float32)))
+def _solved(job: solves.Job, ended: solves.Carry, params: Any) -> Outcome:
+    """How the solves [cohort] ended by themselves."""
+    ok = jax.vmap(trees.all_finite)(ended.params) & (ended.stop_code != StopReason.FAILED.code)
+    start = params if job.subproblem.start is None else job.subproblem.start
+    u = trees.where(ok, ended.params, jax.tree.map(lambda s, u: jnp.broadcast_to(s, u.shape), start, ended.params))
+    return Outcome(u, ok, jnp.where(ok, ended.stop_code, StopReason.FAILED.code))
 
 
 def _settle(
@@ -136,31 +149,50 @@ def _settle(
     job: solves.Job,
     ended: solves.Carry,
     trips: Array,
+    out: Outcome,
+    away: Array | None = None,
 ) -> tuple[Any, Any, dict[str, Any], RoundInfo]:
-    """The round's outcome from its solves."""
-    subproblem = job.subproblem
-    ok = jax.vmap(trees.all_finite)(ended.params) & (ended.stop_code != StopReason.FAILED.code)
-    start = params if subproblem.start is None else subproblem.start
-    u = trees.where(ok, ended.params, jax.tree.map(lambda s, u: jnp.broadcast_to(s, u.shape), start, ended.params))
-    record = _solves(job, ended, ok, u, params)
+    """The round's results from its solves, of which `out` came to the server."""
+    ok = out.ok
+    record = _solves(job, ended, out, params)
     steps = ended.epoch * algorithm.local.steps_per_epoch(cohort.sizes)
-    solutions = Solutions(u, steps, record.consensus_gap, record.movement)
     measured = {"consensus_gap": record.consensus_gap, "movement": record.movement}
-    record = dataclasses.replace(record, **{name: jnp.where(ok, x, jnp.nan) for name, x in measured.items()})
-    # A failed client has weight 0 and keeps its rows; if all failed, the server keeps its record as well.
+    believed = measured if out.clipped is None else _nan_unless(~out.clipped, measured)
+    solutions = Solutions(out.params, steps, **believed)
+    record = dataclasses.replace(record, **_nan_unless(ok, measured))
+    # A client that failed, or of which nothing came, has weight 0 and keeps its rows; if that is all of them, the
+    # server keeps its record as well.
     counted = Clients(cohort.ids, cohort.sizes, jnp.where(ok, cohort.weights, 0), cohort.population)
     new_params, new_server, new_rows = algorithm.update(params, server, rows, solutions, counted)
     any_ok = jnp.any(ok)
     new_params, new_server = trees.where(any_ok, (new_params, new_server), (params, server))
-    finite = any_ok & trees.all_finite(new_params)
+    finite = (any_ok if out.any_solved is None else out.any_solved) & trees.all_finite(new_params)
     new_rows = trees.where(ok, new_rows, rows)
     record = dataclasses.replace(record, new_penalty=new_rows.get("penalties", record.penalty))
+    if away is not None:
+        names = ("reference_residual", "final_residual", "sigma")
+        record = dataclasses.replace(record, **_nan_unless(away < 0, {name: record[name] for name in names}))
     info = RoundInfo(record, trips, jnp.sum(ended.rows), algorithm.penalty_mean(new_server), finite)
     return new_params, new_server, new_rows, info
 
 
-def _solves(job: solves.Job, ended: solves.Carry, ok: Array, u: Any, z: Any) -> Solves:
+def _queue(sizes: Array, last_epochs: Array, away: Array | None, devices: int) -> tuple[Array, Any]:
+    """This device's jobs, longest expected first, since the last solves to end should be short ones: (order, count)."""
+    expected = sizes.astype(jnp.float32) * last_epochs.astype(jnp.float32)
+    if away is None:
+        return my_jobs(jnp.argsort(-expected), devices)
+    # Clients that are away come last, on every device, and are not counted.
+    mine, count = my_jobs(jnp.argsort(jnp.where(away < 0, -expected, 1.0)), devices)
+    return mine, jnp.sum((jnp.arange(mine.shape[0]) < count) & (away < 0)[mine], dtype=jnp.int32)
+
+
+def _nan_unless(measured: Array, values: dict[str, Array]) -> dict[str, Array]:
+    return {name: jnp.where(measured, x, jnp.nan) for name, x in values.items()}
+
+
+def _solves(job: solves.Job, ended: solves.Carry, out: Outcome, z: Any) -> Solves:
     """The record [cohort] of the solves that ended."""
+    u = out.params
     sub, nan = job.subproblem, jnp.full_like(ended.residual, jnp.nan)
     gap = trees.minus(u, z) if sub.center is None else optax.tree.sub(u, sub.center)
     penalty = nan if sub.penalty is None else sub.penalty.astype(nan.dtype)
@@ -178,5 +210,5 @@ def _solves(job: solves.Job, ended: solves.Carry, ok: Array, u: Any, z: Any) -> 
         movement=nan if sub.previous is None else norm(optax.tree.sub(u, sub.previous)).astype(nan.dtype),
         penalty=penalty,
         new_penalty=penalty,
-        stop_code=jnp.where(ok, ended.stop_code, StopReason.FAILED.code).astype(jnp.int8),
+        stop_code=out.stop_code.astype(jnp.int8),
     )

@@ -324,4 +324,5 @@ def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
         arguments = {k: v for k, v in problem["recipe"]["arguments"].items() if k != "data_dir"}
         problem["recipe"] = problem["recipe"] | {"arguments": arguments}
         problem.pop("optimal_loss", None)  # follows from the recipe; solved for again, it may differ in rounding
-    return dict(settings) | {"problem": problem, "algorithm": dict(settings["algorithm"])}
+    conditions = {name: settings.get(name) for name in settings_module.CONDITIONS}
+    return dict(settings) | conditions | {"problem": problem, "algorithm": dict(settings["algorithm"])}

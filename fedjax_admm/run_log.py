@@ -10,9 +10,13 @@ import numpy as np
 
 from .evaluation import evaluated_columns
 from .history import DivergenceError, History
-from .records import State, StopReason
+from .records import Solves, State, StopReason
 from .rounds import RoundInfo
 from .simulation import Simulation
+
+# What the history counts, by what is configured: a column of clients for each reason.
+FAULTS = (StopReason.DROPPED, StopReason.QUARANTINED, StopReason.CORRUPTED, StopReason.REJECTED)
+UNSENT = (StopReason.FAILED, StopReason.LATE)  # a failed solve has nothing to send, a late one is not waited for
 
 
 class RunLog:
@@ -26,6 +30,9 @@ class RunLog:
         self._last: dict[str, float] = {}
         self._unmeasured: dict[str, float] = {}
         self._told = 0  # rows that were taken
+        faults, time = sim.faults, sim.client_time
+        self._reasons = (StopReason.FAILED, *(FAULTS if faults is not None and faults.any else ()))
+        self._reasons += (StopReason.LATE,) if time is not None and time.deadline is not None else ()
 
     def resume(self, rows: list[dict[str, float]]) -> None:
         """Goes on after these rows."""
@@ -58,32 +65,40 @@ class RunLog:
             del self._rows[max(1, number) :]
             raise DivergenceError(number, "the loss", self.history())
 
-    def add_rounds(self, infos: RoundInfo, ran: int, seconds: float) -> None:
-        """Adds the rows of the first `ran` rounds of a dispatch."""
+    def add_rounds(self, cohorts: np.ndarray, infos: RoundInfo, ran: int, seconds: float) -> None:
+        """Adds the rows of the first `ran` rounds of a dispatch with these `cohorts` [rounds, cohort]."""
         executed = infos.trips.astype(np.int64) * self._sim.width * self._sim.rows_per_trip
         for k in range(ran):
             solves = jax.tree.map(lambda leaf, k=k: leaf[k], infos.solves)
-            failed = int(np.sum(solves.stop_code == StopReason.FAILED.code))
-            cohort = solves.epochs.size
+            began = solves.took_place
+            unsent = sum(_count(solves, reason) for reason in UNSENT)
             if not infos.finite[k]:
-                all_failed = failed == cohort
+                all_failed = _count(solves, StopReason.FAILED) == np.sum(began)
                 quantity = "every selected client's solve" if all_failed else "the server's parameters"
                 raise DivergenceError(len(self._rows), quantity, self.history())
             samples = int(np.sum(solves.gradient_samples, dtype=np.int64))
             self._rows.append(
                 self._row(
                     len(self._rows),
-                    epochs_mean=float(np.mean(solves.epochs)),
+                    epochs_mean=float(np.mean(solves.epochs[began])) if began.any() else np.nan,
                     gradient_samples=samples,
                     criterion_samples=int(np.sum(solves.criterion_samples, dtype=np.int64)),
-                    # A failed solve has nothing to send.
-                    communicated_floats=cohort * self._floats_down + (cohort - failed) * self._floats_up,
+                    communicated_floats=int(
+                        np.sum(began) * self._floats_down + (np.sum(began) - unsent) * self._floats_up
+                    ),
                     penalty_mean=float(infos.penalty_mean[k]),
-                    lane_efficiency=int(infos.rows[k]) / int(executed[k]),
+                    lane_efficiency=int(infos.rows[k]) / int(executed[k]) if executed[k] else np.nan,
                     seconds=seconds / ran,
-                    failed_clients=failed,
+                    **{f"{reason}_clients": _count(solves, reason) for reason in self._reasons},
+                    **self._simulated(cohorts[k], solves),
                 )
             )
+
+    def _simulated(self, cohort: np.ndarray, solves: Solves) -> dict[str, float]:
+        if self._sim.client_time is None:
+            return {}
+        seconds = self._sim.client_time.round_seconds(cohort, solves, self._floats_down, self._floats_up)
+        return {"simulated_seconds": seconds}
 
     def history(self) -> History:
         return History(self._rows)
@@ -96,6 +111,12 @@ class RunLog:
         start = {
             "round": round, **self._unmeasured, "epochs_mean": 0.0, "gradient_samples": 0, "criterion_samples": 0,
             "communicated_floats": 0, "penalty_mean": np.nan, "lane_efficiency": np.nan, "seconds": 0.0,
-            "eval_seconds": 0.0, "failed_clients": 0,
+            "eval_seconds": 0.0, **{f"{reason}_clients": 0 for reason in self._reasons},
         }  # fmt: skip
+        if self._sim.client_time is not None:
+            start["simulated_seconds"] = 0.0
         return start | values
+
+
+def _count(solves: Solves, reason: StopReason) -> int:
+    return int(np.sum(solves.stop_code == reason.code))

@@ -25,6 +25,8 @@ from .algorithms.base import Algorithm
 from .local_solver import LocalSolver
 from .problem import Problem
 
+CONDITIONS = ("faults", "client_time")  # settings that a run without them does not mention
+
 
 class CannotRecreate(ValueError):
     """The settings describe something that they cannot make again."""
@@ -118,6 +120,12 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
 def describe_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]:
     """The algorithm's record, with a digest of what its optimizer computes: a function's name does not tell."""
     return describe(algorithm) | {"optimizer_step": _optimizer_step(algorithm.local, problem.params_shape)}
+
+
+def describe_conditions(faults: Any, client_time: Any) -> dict[str, Any]:
+    """Faults and the clients' time, where there are any."""
+    given = zip(CONDITIONS, (faults, client_time), strict=True)
+    return {name: describe(value) for name, value in given if value is not None}
 
 
 def recreate_algorithm(described: Mapping[str, Any]) -> Any:

@@ -15,8 +15,10 @@ import numpy as np
 
 from . import checks, hosts, trees
 from .algorithms.base import Algorithm
+from .client_time import ClientTime
 from .devices import on_one_device
 from .execution import Execution
+from .faults import Faults
 from .history import DivergenceError, Result
 from .interrupts import Interrupted, Interrupts
 from .problem import Problem
@@ -25,15 +27,17 @@ from .records import Solves, State
 from .run_directory import SETTINGS, NoDirectory, RunDirectory, check_place, read_run_settings
 from .run_log import RunLog
 from .settings import (
+    CONDITIONS,
     CannotRecreate,
     describe,
     describe_algorithm,
+    describe_conditions,
     describe_problem,
     digest,
     recreate,
     recreate_algorithm,
 )
-from .simulation import Simulation
+from .simulation import Simulation, check_conditions
 
 MOST_ROUNDS_A_DISPATCH = 64
 SECONDS_A_DISPATCH = 1.0  # if a round is shorter: so that progress shows, rows are written and an interrupt is heard
@@ -51,6 +55,8 @@ def simulate(
     evaluate_every: int = 1,
     run_dir: str | os.PathLike[str] | None = None,
     execution: Execution | None = None,
+    faults: Faults | None = None,
+    client_time: ClientTime | None = None,
     progress: bool = True,
     on_round: Callable[[dict[str, float]], Any] | None = None,
     checkpoint_seconds: float = 60.0,
@@ -67,6 +73,9 @@ def simulate(
     run_dir: a directory for the run's settings, history, solves and checkpoints (see `run_directory`). An
         unfinished run there goes on, to the bit as if it had never stopped; a finished one is read. Other settings
         than those of the run that is there are refused. Ctrl-C and SIGTERM then end the run after the round.
+    execution: lanes, devices, and where the clients' state is kept.
+    faults: clients that drop out or send rubbish, and what the server does about it; see `Faults`.
+    client_time: how fast clients are, for simulated seconds in the history, and a deadline; see `ClientTime`.
     progress: show a bar in a terminal or notebook, and a line every few seconds elsewhere, on stderr.
     on_round: called with each new row of the history, a dict, for a logger of your own; see `loggers`. Of several
         processes only the first calls it.
@@ -90,9 +99,10 @@ def simulate(
     check_run(seed, evaluate_every, checkpoint_seconds, on_round, run_dir=run_dir)
     evaluate_every = int(evaluate_every)
     sim = Simulation(
-        problem, algorithm, participation=participation, seed=seed, initial_params=initial_params, execution=execution
-    )
-    sim.cohorts.check_rounds(rounds)
+        problem, algorithm, participation=participation, seed=seed, initial_params=initial_params,
+        execution=execution, faults=faults, client_time=client_time,
+    )  # fmt: skip
+    sim.check_rounds(rounds)
     first = hosts.is_first()
     run = _Run(sim, rounds, evaluate_every, progress and first, on_round if first else None)
     if run_dir is None:
@@ -108,6 +118,7 @@ def simulate(
         "initial_params": digest(initial_params),
         "evaluate_every": evaluate_every,
         "execution": sim.execution.settings(),
+        **describe_conditions(faults, client_time),
     }
     real = trees.scalar_dtype(problem.params_shape if initial_params is None else initial_params)
     with (
@@ -125,6 +136,8 @@ def check_run(
     checkpoint_seconds: float = 0.0,
     on_round: Any = None,
     run_dir: Any = None,
+    faults: Any = None,
+    client_time: Any = None,
     **_: Any,
 ) -> None:
     """Those arguments of `simulate` that can be checked without a problem."""
@@ -133,6 +146,7 @@ def check_run(
     checks.number("checkpoint_seconds", checkpoint_seconds, at_least=0)
     if on_round is not None and not callable(on_round):
         raise ValueError(f"on_round must be a function of a row, got {on_round!r}")
+    check_conditions(faults, client_time)
     if run_dir is not None:
         if not isinstance(run_dir, (str, os.PathLike)) or not str(run_dir):
             raise ValueError(f"run_dir must be a path, got {run_dir!r}")
@@ -152,7 +166,7 @@ def resume(run_dir: Any, **settings: Any) -> Result:
     names = ("rounds", "participation", "seed", "evaluate_every")
     try:
         algorithm = recreate_algorithm(there["algorithm"])
-        arguments = {name: recreate(there[name]) for name in names}
+        arguments = {name: recreate(there[name]) for name in (*names, *CONDITIONS) if name in there}
         arguments["execution"] = Execution(**there["execution"])
     except CannotRecreate as error:
         raise CannotRecreate(_HOW_TO_GO_ON.format(error, run_dir)) from None
@@ -246,7 +260,7 @@ class _Run:
         seconds = time.perf_counter() - began
         solves = jax.tree.map(lambda leaf: leaf[:count], infos.solves)
         try:
-            log.add_rounds(infos, int(ran), seconds)
+            log.add_rounds(block, infos, int(ran), seconds)
         except DivergenceError:
             self._tell(directory, log, done, solves)
             raise

@@ -12,10 +12,13 @@ import numpy as np
 
 from . import checks, hosts, population, shuffle, trees
 from .algorithms.base import Algorithm
+from .client_time import ClientTime
 from .cohorts import Cohorts, check_cohort
+from .conditions import Conditions
 from .devices import on_one_device, replicated
 from .evaluation import evaluate
 from .execution import Execution
+from .faults import Faults
 from .population import StoredPopulation
 from .problem import Problem, check_params
 from .records import Solves, State
@@ -23,7 +26,7 @@ from .rounds import RoundInfo
 
 
 class Simulation:
-    """A problem and an algorithm, a round at a time.
+    """A problem and an algorithm, a round at a time. The arguments are `simulate`'s.
 
     >>> import fedjax_admm as fa, numpy as np
     >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
@@ -46,6 +49,8 @@ class Simulation:
         seed: int = 0,
         initial_params: Any = None,
         execution: Execution | None = None,
+        faults: Faults | None = None,
+        client_time: ClientTime | None = None,
     ) -> None:
         if not isinstance(problem, Problem):
             hint = ": pass its .problem" if hasattr(problem, "problem") else ""
@@ -53,10 +58,15 @@ class Simulation:
         checks.part("algorithm", algorithm, "subproblems", "fa.fedavg(...), fa.fedadmm_insa(...) and the like")
         if execution is not None and not isinstance(execution, Execution):
             raise ValueError(f"execution must be a fedjax_admm.Execution, got {execution!r}")
+        check_conditions(faults, client_time)
         self.problem, self.algorithm = problem, algorithm
         self.seed = checks.integer("seed", seed, at_least=0)
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)
         _check_client_axes(algorithm, problem.data.num_clients)
+        for part in (faults, client_time):
+            if part is not None:
+                part.check(problem.data.num_clients)
+        self.faults, self.client_time = faults, client_time
         self._initial_params = _checked_params(problem, initial_params)
         self.rows_per_trip = algorithm.local.rows_per_trip(np.asarray(problem.data.sizes))
         self.use(execution or Execution())
@@ -64,6 +74,7 @@ class Simulation:
         # The algorithm with its numbers on the device, in the parameters' dtype.
         dtype = trees.scalar_dtype(problem.params_shape if initial_params is None else self._initial_params)
         self.cast = trees.cast_floats(algorithm, dtype)
+        self._conditions = Conditions.of(faults, client_time, dtype)
 
     def use(self, execution: Execution, folder: Path | None = None) -> None:
         """Chooses lanes, devices, and where the clients' rows live; `folder` is for those on disk."""
@@ -77,7 +88,7 @@ class Simulation:
         self.mesh = execution.devices(self.cohorts.size)
         devices = 1 if self.mesh is None else self.mesh.size
         self.width = execution.width(self.cohorts.size, devices, self.problem, self.rows_per_trip)
-        self._placed: tuple[Problem, Algorithm] | None = None
+        self._placed: tuple[tuple[Problem, Algorithm], Conditions | None] | None = None
 
     @property
     def _stored(self) -> StoredPopulation | None:
@@ -91,9 +102,13 @@ class Simulation:
     @property
     def _on_devices(self) -> tuple[Problem, Algorithm]:
         """The problem and the algorithm where rounds need them; placed at the first use."""
+        return self._everything_on_devices()[0]
+
+    def _everything_on_devices(self) -> tuple[tuple[Problem, Algorithm], Conditions | None]:
         if self._placed is None:
             problem = self.problem if self.mesh is None else replicated(self.problem, self.mesh)
-            self._placed = problem, replicated(self.cast, self.mesh)
+            algorithm, conditions = replicated((self.cast, self._conditions), self.mesh)
+            self._placed = (problem, algorithm), conditions
         return self._placed
 
     def resolved(self) -> dict[str, Any]:
@@ -114,7 +129,7 @@ class Simulation:
 
     def init_on_one_device(self) -> State:
         """The same with everyone's rows, wherever the population is to live."""
-        return population.init_state(self.problem, self.cast, self._first_params())
+        return population.init_state(self.problem, self.cast, self._first_params(), self._conditions)
 
     def _first_params(self) -> Any:
         params = self._initial_params
@@ -129,7 +144,7 @@ class Simulation:
     def shapes(self) -> State:
         """The shapes and dtypes of the state with all clients' rows."""
         params = self.problem.params_shape if self._initial_params is None else self._initial_params
-        return jax.eval_shape(population.init_state, self.problem, self.cast, params)
+        return jax.eval_shape(population.init_state, self.problem, self.cast, params, self._conditions)
 
     def saved(self, state: State) -> State:
         """The state as a checkpoint keeps it: arrays alone."""
@@ -160,20 +175,28 @@ class Simulation:
         raised if something is not finite: look at `info.stop_reason` and at the parameters.
         """
         number = int(state.round)
+        if self.faults is not None:
+            self.faults.check_rounds(number + 1)
         known = self.problem.data.num_clients
         cohort = self.cohorts[number] if cohort is None else check_cohort(cohort, known)
         state, infos, _ = self.run_rounds(state, cohort[None], 1)
         return state, jax.tree.map(lambda leaf: leaf[0], infos.solves)
 
+    def check_rounds(self, rounds: int) -> None:
+        """Cohorts or faults that are given round by round must reach to the last."""
+        self.cohorts.check_rounds(rounds)
+        if self.faults is not None:
+            self.faults.check_rounds(rounds)
+
     def run_rounds(
         self, state: State, cohorts: np.ndarray, count: int, wait: Callable[[Any], Any] = jax.device_get
     ) -> tuple[State, RoundInfo, Any]:
         """The first `count` rounds with `cohorts` [rounds, cohort]. See `population.device_rounds`."""
-        problem, algorithm = self._on_devices
+        (problem, algorithm), conditions = self._everything_on_devices()
         if self._stored is not None:
             upcoming = self.cohorts.after(int(state.round) + count)
             return self._stored.run(
-                (problem, algorithm), state, self.order_key, cohorts[:count], upcoming, wait,
+                (problem, algorithm), conditions, state, self.order_key, cohorts[:count], upcoming, wait,
                 width=self.width, rows_per_trip=self.rows_per_trip, mesh=self.mesh,
             )  # fmt: skip
         return population.device_rounds(
@@ -186,11 +209,20 @@ class Simulation:
             width=self.width,
             rows_per_trip=self.rows_per_trip,
             mesh=self.mesh,
+            conditions=conditions,
         )
 
     def evaluate(self, state: State) -> dict[str, float]:
         """The global loss and the metrics at the state's parameters."""
         return evaluate(self.problem, on_one_device(state.params))
+
+
+def check_conditions(faults: Any, client_time: Any) -> None:
+    """Faults and the clients' time must be objects of their kinds, or None."""
+    if faults is not None and not isinstance(faults, Faults):
+        raise ValueError(f"faults must be a fedjax_admm.Faults, got {faults!r}")
+    if client_time is not None and not isinstance(client_time, ClientTime):
+        raise ValueError(f"client_time must be a fedjax_admm.ClientTime, got {client_time!r}")
 
 
 def _check_client_axes(algorithm: Algorithm, num_clients: int) -> None:

@@ -71,9 +71,11 @@ def simulate_many(
         while done < rounds:
             count = min(every - done % every, MOST_ROUNDS_A_DISPATCH, rounds - done)
             began = time.perf_counter()
-            states, infos = sweep.run(states, cohorts[:, done : done + count], min(every, MOST_ROUNDS_A_DISPATCH))
+            block = cohorts[:, done : done + count]
+            states, infos = sweep.run(states, block, min(every, MOST_ROUNDS_A_DISPATCH))
             for r, log in enumerate(logs):
-                log.add_rounds(jax.tree.map(lambda leaf, r=r: leaf[r], infos), count, time.perf_counter() - began)
+                mine = jax.tree.map(lambda leaf, r=r: leaf[r], infos)
+                log.add_rounds(block[r], mine, count, time.perf_counter() - began)
             blocks.append(infos.solves)
             done += count
             if done % every == 0 or done == rounds:
@@ -89,11 +91,11 @@ class _Log:
     def __init__(self, sim: Simulation) -> None:
         self.sim, self.log, self.error = sim, RunLog(sim), None
 
-    def add_rounds(self, infos: RoundInfo, count: int, seconds: float) -> None:
-        self._unless_ended(self.log.add_rounds, infos, count, seconds)
+    def add_rounds(self, *told: Any) -> None:
+        self._unless_ended(self.log.add_rounds, *told)
 
-    def add_evaluation(self, values: dict[str, float], server: Any, seconds: float) -> None:
-        self._unless_ended(self.log.add_evaluation, values, server, seconds)
+    def add_evaluation(self, *told: Any) -> None:
+        self._unless_ended(self.log.add_evaluation, *told)
 
     def _unless_ended(self, add: Any, *values: Any) -> None:
         if self.error is None:

@@ -65,7 +65,10 @@ def run(
     beta = s.penalty.astype(float).copy()
     sent = beta.copy()
     out = Trajectory(server=[z])
-    for k, cohort in enumerate(cohorts):
+    for k, cohort in enumerate(cohorts):  # a round without clients changes nothing
+        if not len(cohort):
+            out.server.append(z)
+            continue
         beta_k, u_k = beta.copy(), u.copy()
         solves = []
         for i in cohort:

@@ -78,6 +78,13 @@ BAD = {
     "run linear --participation 2.5": "participation as a fraction must be at most 1, got 2.5",
     "run linear --participation 0": "participation as a number of clients must be 1 to 200, got 0",
     "run linear --evaluate-every 0": "evaluate_every must be at least 1, got 0",
+    "run linear --dropout 1.5": "dropout must be at most 1, got 1.5",
+    "run linear --corruption noise": "corrupted which of them: give both",
+    "run linear --corruption nois --corrupted 3": "did you mean 'noise'",
+    "run linear --clip-norm 0": "clip_norm must be above 0, got 0",
+    "run linear --deadline 3": "gradients_per_second must be a number, or one per client, got None",
+    "run linear --gradients-per-second 100 --deadline x": "deadline must be a number, got 'x'",
+    "compare linear --quarantine-after 0": "quarantine_after must be at least 1, got 0",
     "run linear --checkpoint-seconds -1": "checkpoint_seconds must be at least 0, got -1",
     "run linear --lanes 0": "lanes must be at least 1, got 0",
     "run linear --lanes few": "lanes must be a whole number or 'auto', got 'few'",
@@ -132,6 +139,17 @@ def test_run_and_resume_and_report(tmp_path, capsys, monkeypatch):
     assert code == 2 and "algorithm.penalty: 0.5 there, 2.0 now" in error
     code, out, _ = call("report run", capsys)
     assert code == 0 and Path(out.strip()).read_text().startswith("<!doctype html>")
+
+
+def test_faults_and_client_time_as_flags(tmp_path, capsys):
+    flags = "--dropout 0.3 --corruption constant --corrupted 1,2 --strength 1e38 --clip-norm 5 --quarantine-after 1"
+    time = "--gradients-per-second 10,20,30,40 --floats-per-second 100 --deadline 2"
+    code, out, _ = call(f"run linear {SMALL} --participation 4 {flags} {time} --out {tmp_path / 'run'}", capsys)
+    assert code == 0 and "rejected solves" in out and "simulated seconds" in out
+    there = fa.read_run(tmp_path / "run").settings
+    assert there["faults"]["dropout"] == 0.3 and there["faults"]["strength"] == 1e38
+    assert there["faults"]["corrupted"]["array"] == [1, 2] and there["client_time"]["deadline"] == 2.0
+    assert call(f"resume {tmp_path / 'run'}", capsys)[1].partition("memory")[0] == out.partition("memory")[0]
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "{", '{"problem": 1}'])

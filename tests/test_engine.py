@@ -232,7 +232,9 @@ def test_communicated_floats_and_history(algorithm):
     names = ("round loss epochs_mean gradient_samples criterion_samples communicated_floats penalty_mean "
              "lane_efficiency seconds eval_seconds failed_clients").split()  # fmt: skip
     assert list(history) == names
-    assert {*names, "excess_loss", "regularizer"} == set(RESERVED)  # what no metric may be called
+    # What no metric may be called; some columns are only there with faults or a client time.
+    others = [f"{reason}_clients" for reason in ("dropped", "quarantined", "corrupted", "rejected", "late")]
+    assert {*names, *others, "simulated_seconds", "excess_loss", "regularizer"} == set(RESERVED)
     assert list(history.to_pandas().columns) == names
     np.testing.assert_array_equal(history["round"], range(4))
 

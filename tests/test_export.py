@@ -52,7 +52,7 @@ def exported(problem, algorithm, mesh=None):
     if mesh is not None:
         places = population.shardings(state, mesh)
         state = jax.tree.map(lambda s, place: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), state, places)
-    shapes = (sim.problem, sim._cast, state, sim._order_key, np.zeros((3, 4), np.int32), np.int32(2))
+    shapes = (sim.problem, sim.cast, state, sim.order_key, np.zeros((3, 4), np.int32), np.int32(2))
     export = jax.export.export(population.device_rounds, platforms=PLATFORMS)
     return export(*shapes, width=4 if mesh is None else 1, rows_per_trip=sim.rows_per_trip, mesh=mesh)
 

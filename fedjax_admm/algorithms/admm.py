@@ -48,7 +48,7 @@ class FedADMM:
         beta = trees.per_client(self.penalty, clients.ids).astype(trees.scalar_dtype(params))
         weight = jnp.sum(clients.weights * beta)
         # u_i^0 = z^0 and lambda_i^0 = 0, so the sum is weight * z^0.
-        total = optax.tree.cast_like(optax.tree.scale(weight, params), params)
+        total = jax.tree.map(lambda leaf: (weight * leaf.astype(weight.dtype)).astype(leaf.dtype), params)
         server = Server(RunningSum.of(total), RunningSum.of(weight), RunningSum.of(jnp.mean(beta)))
         rows = {
             "client_params": trees.repeat(params, number),

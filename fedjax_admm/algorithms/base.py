@@ -20,7 +20,8 @@ class Algorithm(Protocol):
     """What the engine asks of an algorithm.
 
     Failed solves need no thought here: their clients come with weight 0 and finite parameters, and keep their
-    former rows whatever `update` returns for them. If every solve failed, the server keeps its own too.
+    former rows whatever `update` returns for them. If every solve failed, the server keeps its own too. So do clients
+    that dropped out, were late or whose update was kept out (`faults`).
 
     """
 

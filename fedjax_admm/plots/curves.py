@@ -20,6 +20,7 @@ AGAINST = {
     "rounds": (None, "round"),
     "gradients": ("gradient_samples", "per-example gradients computed so far"),
     "floats": ("communicated_floats", "floats communicated so far"),
+    "time": ("simulated_seconds", "simulated seconds so far"),
 }
 LABELS = {
     "loss": "global loss",
@@ -33,9 +34,19 @@ LABELS = {
     "seconds": "training a round, seconds",
     "eval_seconds": "evaluation, seconds",
     "failed_clients": "clients whose solve failed",
+    "dropped_clients": "clients that dropped out",
+    "quarantined_clients": "selected clients in quarantine",
+    "corrupted_clients": "clients whose corrupted update was used",
+    "rejected_clients": "clients whose update was kept out",
+    "late_clients": "clients that missed the deadline",
+    "simulated_seconds": "simulated seconds a round",
 }
 # They count a round's work. Round 0 has none, and its zero is not a measurement.
-WORK = ("epochs_mean", "gradient_samples", "criterion_samples", "communicated_floats", "seconds", "failed_clients")
+WORK = (
+    "epochs_mean", "gradient_samples", "criterion_samples", "communicated_floats", "seconds", "failed_clients",
+    "dropped_clients", "quarantined_clients", "corrupted_clients", "rejected_clients", "late_clients",
+    "simulated_seconds",
+)  # fmt: skip
 SEEDS = "± one s.d. of seeds"  # what a band is, where it is that of the seeds
 PERCENTILES = (10, 90)  # of the clients' penalties, the band's edges
 
@@ -142,5 +153,7 @@ def penalty() -> Quantity:
 def _horizontal(records: list[RunRecord], against: str) -> np.ndarray:
     """Where each row of the history is drawn [rounds + 1]; the mean over seeds, whose counts differ."""
     name = AGAINST[against][0]
+    if not all(name is None or name in record.history for record in records):
+        raise ValueError(f"against={against!r} needs the column {name}, which a run lacks: simulate with client_time=")
     rows = [record.history["round"] if name is None else np.cumsum(record.history[name]) for record in records]
     return np.mean(rows, axis=0)

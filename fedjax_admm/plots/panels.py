@@ -3,7 +3,8 @@
 `runs` is everywhere a run (what `fa.simulate` returns), a mapping of labels to runs, or a mapping of labels to lists
 of runs, one per seed. Of seeds, the mean is drawn in a band of one standard deviation of the sample either side.
 `against` is what the horizontal axis counts: "rounds", or so far "gradients" (per example, of all clients, the
-criterion's included) or "floats" (communicated). Rounds that were not evaluated are left out.
+criterion's included), "floats" (communicated) or "time" (simulated seconds, of runs with a client time). Rounds that
+were not evaluated are left out.
 """
 
 from __future__ import annotations

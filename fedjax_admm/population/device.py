@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import trees
 from ..algorithms.base import Algorithm
+from ..conditions import Conditions
 from ..devices import AXIS, placed
 from ..problem import Problem
 from ..records import State
@@ -30,6 +31,7 @@ def device_rounds(
     width: int,
     rows_per_trip: int,
     mesh: Mesh | None = None,
+    conditions: Conditions | None = None,
 ) -> tuple[State, RoundInfo, Array]:
     """The first `count` of the rounds with these `cohorts` [rounds, cohort], on a stacked state on the devices.
 
@@ -38,23 +40,23 @@ def device_rounds(
     """
     rounds = partial(_rounds, width=width, rows_per_trip=rows_per_trip, devices=1 if mesh is None else mesh.size)
     if mesh is None:
-        return rounds(problem, algorithm, state, key, cohorts, count, split=False)
+        return rounds(problem, algorithm, state, key, cohorts, count, conditions, split=False)
     same, kept = PartitionSpec(), state_specs(state, mesh)
     shared = jax.shard_map(
         partial(rounds, split=kept.clients != same),
         mesh=mesh,
-        in_specs=(same, same, kept, same, same, same),
+        in_specs=(same, same, kept, same, same, same, same),
         out_specs=(kept, same, same),
         check_vma=False,  # the lanes loop has device-varying lengths
     )
-    return shared(problem, algorithm, state, key, cohorts, count)
+    return shared(problem, algorithm, state, key, cohorts, count, conditions)
 
 
 def state_specs(state: State, mesh: Mesh) -> Any:
     """How a state lies on a mesh: the clients' rows are split if they can be split evenly, all else is everywhere."""
     same = PartitionSpec()
     split = PartitionSpec(AXIS) if state.last_epochs.shape[0] % mesh.size == 0 else same
-    return State(round=same, params=same, server=same, clients=split, last_epochs=same)  # pyright: ignore
+    return State(round=same, params=same, server=same, clients=split, last_epochs=same, offences=same)  # pyright: ignore
 
 
 def place(state: State, mesh: Mesh | None) -> State:
@@ -69,7 +71,7 @@ def shardings(state: State, mesh: Mesh) -> Any:
     def everywhere(part: Any, spec: PartitionSpec) -> Any:
         return jax.tree.map(lambda _: NamedSharding(mesh, spec), part)
 
-    names = ("round", "params", "server", "clients", "last_epochs")
+    names = ("round", "params", "server", "clients", "last_epochs", "offences")
     return State(**{name: everywhere(getattr(state, name), getattr(specs, name)) for name in names})
 
 
@@ -80,6 +82,7 @@ def _rounds(
     key: Array,
     cohorts: Array,
     count: Array,
+    conditions: Conditions | None,
     *,
     width: int,
     rows_per_trip: int,
@@ -93,11 +96,15 @@ def _rounds(
         rows = _take_split(state.clients, ids) if split else trees.take(state.clients, ids)
         params, server, rows, info = cohort_round(
             problem, algorithm, state.params, state.server, rows, cohort, state.last_epochs[ids], key, state.round,
-            width, rows_per_trip, devices,
+            width, rows_per_trip, devices, conditions, trees.take(state.offences, ids),
         )  # fmt: skip
         put = _put_split if split else _put
-        last_epochs = state.last_epochs.at[ids].set(jnp.maximum(info.solves.epochs, 1))
-        return State(state.round + 1, params, server, put(state.clients, ids, rows), last_epochs), info
+        last_epochs, offences = jnp.maximum(info.solves.epochs, 1), None
+        if conditions is not None:
+            epochs, counts = trees.take((state.last_epochs, state.offences), ids)
+            last_epochs, offences = conditions.remembered(epochs, counts, info.solves)
+        last_epochs, offences = _put((state.last_epochs, state.offences), ids, (last_epochs, offences))
+        return State(state.round + 1, params, server, put(state.clients, ids, rows), last_epochs, offences), info
 
     def body(loop: tuple) -> tuple:
         done, state, infos, _ = loop
@@ -144,10 +151,11 @@ def _local(leaf: Array, ids: Array) -> tuple[Array, Array]:
 
 
 @jax.jit
-def init_state(problem: Problem, algorithm: Algorithm, params: Any) -> State:
+def init_state(problem: Problem, algorithm: Algorithm, params: Any, conditions: Conditions | None = None) -> State:
     """z^0, and every client at its start."""
     everyone = jnp.arange(problem.data.num_clients, dtype=jnp.int32)
     clients = clients_of(problem, everyone, trees.scalar_dtype(params))
     server, rows = algorithm.init(params, clients)
     maximum = trees.per_client(algorithm.local.max_epochs, everyone)
-    return State(jnp.int32(0), params, server, rows, maximum)
+    offences = None if conditions is None else conditions.no_offences(problem.data.num_clients)
+    return State(jnp.int32(0), params, server, rows, maximum, offences)

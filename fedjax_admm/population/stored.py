@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 import weakref
@@ -18,6 +19,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from .. import trees
 from ..algorithms.base import Algorithm
+from ..conditions import Conditions
 from ..problem import Problem
 from ..records import State
 from ..rounds import RoundInfo, clients_of, cohort_round
@@ -35,24 +37,26 @@ def _one_round(
     last_epochs: Array,
     key: Array,
     round: Array,
+    conditions: Conditions | None,
+    offences: Array | None,
     *,
     width: int,
     rows_per_trip: int,
     mesh: Mesh | None,
 ) -> tuple[Any, Any, dict[str, Any], RoundInfo]:
     def on_a_device(problem: Problem, algorithm: Algorithm, params: Any, server: Any, *rest: Any) -> Any:
-        rows, ids, last_epochs, key, round = rest
+        rows, ids, last_epochs, key, round, conditions, offences = rest
         cohort = clients_of(problem, ids, trees.scalar_dtype(params))
         return cohort_round(
             problem, algorithm, params, server, rows, cohort, last_epochs, key, round, width, rows_per_trip,
-            1 if mesh is None else mesh.size,
+            1 if mesh is None else mesh.size, conditions, offences,
         )  # fmt: skip
 
     run = on_a_device
     if mesh is not None:
         same = PartitionSpec()
         run = jax.shard_map(on_a_device, mesh=mesh, in_specs=same, out_specs=same, check_vma=False)
-    return run(problem, algorithm, params, server, rows, ids, last_epochs, key, round)
+    return run(problem, algorithm, params, server, rows, ids, last_epochs, key, round, conditions, offences)
 
 
 @jax.jit
@@ -87,7 +91,9 @@ class StoredPopulation:
         """z^0, and every client at its start."""
         server = _init_server(self._problem, self._algorithm, params)
         maximum = np.asarray(trees.per_client(self._algorithm.local.max_epochs, jnp.arange(self._number)), np.int32)
-        return State(np.int32(0), params, server, self._clients(params), np.array(maximum))  # pyright: ignore
+        counted = self._shapes.offences
+        offences = None if counted is None else np.zeros(counted.shape, counted.dtype)
+        return State(np.int32(0), params, server, self._clients(params), np.array(maximum), offences)  # pyright: ignore
 
     @property
     def _number(self) -> int:
@@ -111,6 +117,7 @@ class StoredPopulation:
     def run(
         self,
         placed: tuple[Problem, Algorithm],
+        conditions: Conditions | None,
         state: State,
         key: Array,
         cohorts: np.ndarray,
@@ -121,11 +128,13 @@ class StoredPopulation:
         """As `device.device_rounds`, a round at a time. `upcoming` is the cohort after the last, if it is known."""
         clients: Any = state.clients
         last_epochs: Any = state.last_epochs
+        offences: Any = state.offences
         params, server, infos = state.params, state.server, []
         for k, ids in enumerate(cohorts):
             rows = self._rows_of(clients, ids)
+            epochs, counts = last_epochs[ids], None if offences is None else offences[ids]
             params, server, new, info = _one_round(
-                *placed, params, server, rows, ids, last_epochs[ids], key, np.int32(state.round + k), **static
+                *placed, params, server, rows, ids, epochs, key, np.int32(state.round + k), conditions, counts, **static
             )
             following = cohorts[k + 1] if k + 1 < len(cohorts) else upcoming
             ahead = None if following is None else clients.take(following)  # while the device computes
@@ -133,12 +142,16 @@ class StoredPopulation:
             clients.put(ids, new)
             self._ahead = None if following is None else (following, _handed_over(ahead, following, new, ids))
             last_epochs[ids] = np.maximum(info.solves.epochs, 1)
+            if conditions is not None:
+                last_epochs[ids], counts = conditions.remembered(epochs, counts, info.solves)
+            if offences is not None:
+                offences[ids] = counts
             infos.append(info)
             if not info.finite:
                 break
         done = len(infos)
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *infos)
-        return State(state.round + done, params, server, clients, last_epochs), stacked, done
+        return State(state.round + done, params, server, clients, last_epochs, offences), stacked, done
 
     def _rows_of(self, clients: StoredClients, ids: np.ndarray) -> Any:
         ahead, self._ahead = self._ahead, None
@@ -149,7 +162,7 @@ class StoredPopulation:
     def saved(self, state: State) -> State:
         """The state as a checkpoint keeps it."""
         clients: Any = state.clients
-        return _with_clients(state, clients.saved(with_rows=not self._versions))
+        return dataclasses.replace(state, clients=clients.saved(with_rows=not self._versions))
 
     def was_saved(self, state: State) -> None:
         clients: Any = state.clients
@@ -159,7 +172,7 @@ class StoredPopulation:
         """The structure of what `saved` returns."""
         index = jax.ShapeDtypeStruct((self._number,), np.int32)
         kept = {"index": index} | ({} if self._versions else {"rows": jax.ShapeDtypeStruct((0, 0), np.uint8)})
-        return _with_clients(self._shapes, kept)
+        return dataclasses.replace(self._shapes, clients=kept)
 
     def restored(self, saved: State, first_params: Any) -> State:
         """The state that `saved` was made from."""
@@ -171,11 +184,8 @@ class StoredPopulation:
             saved.server,
             clients,
             np.array(saved.last_epochs),  # pyright: ignore
+            None if saved.offences is None else np.array(saved.offences),  # pyright: ignore
         )
-
-
-def _with_clients(state: State, clients: Any) -> State:
-    return State(state.round, state.params, state.server, clients, state.last_epochs)
 
 
 def _handed_over(rows: Any, following: np.ndarray, new: Any, ids: np.ndarray) -> Any:

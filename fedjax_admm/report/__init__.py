@@ -20,7 +20,7 @@ import numpy as np
 from ..compare_runs import CELLS, read_comparison
 from ..comparison import key_figures
 from ..files import read_json, write_whole
-from ..records import STOP_REASONS
+from ..records import STOP_REASONS, StopReason
 from ..run_directory import StoredRun, read_run
 from ..tables import Table
 from . import curves, heatmap
@@ -160,16 +160,19 @@ def _table(table: Table) -> str:
 
 def _stops(runs: Runs) -> str:
     """How often solves ended for which reason: a bar and the counts for each label."""
+    every = {code for records in runs.values() for record in records for code in np.unique(record.solves.stop_code)}
+    # What only faults bring about is shown where it came about.
+    shown = [reason for reason in STOP_REASONS if reason.code <= StopReason.FAILED.code or reason.code in every]
     rows = []
     for label, records in runs.items():
         reasons = np.concatenate([record.solves.stop_reason.ravel() for record in records])
-        counts = {str(reason): int(np.sum(reasons == reason)) for reason in STOP_REASONS}
+        counts = {str(reason): int(np.sum(reasons == reason)) for reason in shown}
         bar = "".join(f'<i class="{reason}" style="flex-grow:{count}"></i>' for reason, count in counts.items())
         cells = (f"<td>{n:,} <small>{n / max(reasons.size, 1):.1%}</small></td>" for n in counts.values())
         rows.append(
             f'<tr><th scope="row">{escape(label)}</th><td><div class="bar">{bar}</div></td>{"".join(cells)}</tr>'
         )
-    head = "".join(f'<th scope="col"><i class="key {reason}"></i> {reason}</th>' for reason in STOP_REASONS)
+    head = "".join(f'<th scope="col"><i class="key {reason}"></i> {reason}</th>' for reason in shown)
     return (
         f'<table class="stops"><thead><tr><th></th><th></th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )

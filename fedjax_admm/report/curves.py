@@ -15,6 +15,7 @@ ABSCISSAS = {
     "round": "rounds",
     "gradient_samples": "gradient evaluations",
     "communicated_floats": "communicated floats",
+    "simulated_seconds": "simulated seconds",  # of runs that have them
 }
 TITLES = {
     "loss": "Global loss",
@@ -33,7 +34,9 @@ def chart_data(runs: Runs) -> tuple[dict[str, Any], list[str]]:
     metrics = dict.fromkeys(name for records in runs.values() for name in records[0].history.metrics)
     shown = [name for name in ("loss", "excess_loss", *metrics, "penalty_mean", "epochs_mean") if name in columns]
     most = int(np.clip(MOST_POINTS_IN_ALL // (len(runs) * len(shown)), LEAST_POINTS, MOST_POINTS))
-    series = [_series(label, records, shown, most) for label, records in runs.items()]
+    everywhere = {name for name in columns if all(name in r.history for records in runs.values() for r in records)}
+    abscissas = {name: text for name, text in ABSCISSAS.items() if name in everywhere}
+    series = [_series(label, records, abscissas, shown, most) for label, records in runs.items()]
     drawn = [name for name in shown if any(name in one["y"] for one in series)]
     charts = [_chart(name, [one["y"][name]["mean"] for one in series if name in one["y"]]) for name in drawn]
     remarks = []
@@ -46,7 +49,7 @@ def chart_data(runs: Runs) -> tuple[dict[str, Any], list[str]]:
     longest = max(len(record.history["round"]) for records in runs.values() for record in records)
     if any(len(one["x"]["round"]) < one["rows"] for one in series):
         remarks.append(f"Thinned: curves have up to {longest:,} rounds, of which at most {most:,} are drawn.")
-    return {"abscissas": ABSCISSAS, "charts": charts, "series": series}, remarks
+    return {"abscissas": abscissas, "charts": charts, "series": series}, remarks
 
 
 def _chart(column: str, curves: Iterable[list]) -> dict[str, Any]:
@@ -58,12 +61,14 @@ def _chart(column: str, curves: Iterable[list]) -> dict[str, Any]:
     return {"column": column, "title": TITLES.get(column, column), "log": log, "band": band}
 
 
-def _series(label: str, records: Sequence[RunRecord], columns: Iterable[str], most: int) -> dict[str, Any]:
+def _series(
+    label: str, records: Sequence[RunRecord], abscissas: Iterable[str], columns: Iterable[str], most: int
+) -> dict[str, Any]:
     """One label's numbers: a list per abscissa, and per column the mean and where there is one the band."""
     histories = [record.history for record in records]
     length = min(min(len(record.history["round"]), len(record.cohorts) + 1) for record in records)
     rows = _kept(np.isfinite(histories[0]["loss"][:length]), most)
-    counts = {name: [np.cumsum(history[name])[rows] for history in histories] for name in ABSCISSAS}
+    counts = {name: [np.cumsum(history[name])[rows] for history in histories] for name in abscissas}
     counts["round"] = [histories[0]["round"][rows]]
     curves = {name: _curve(histories, name, rows) for name in columns if all(name in history for history in histories)}
     if "epochs_mean" in curves and rows[0] == 0:  # no solve has been done in round 0

@@ -37,6 +37,7 @@
   }
 
   const whole = (value) => Math.round(value).toLocaleString("en");
+  const counted = (value) => (Math.abs(value) < 1000 ? String(+value.toPrecision(4)) : whole(value)); // seconds may be few
 
   // Axes
 
@@ -200,7 +201,7 @@
     showTip(nearest, closest, x) {
       const { tip, figure, svg } = this;
       tip.replaceChildren();
-      add(tip, "div", {}, state.x === "round" ? `round ${whole(closest.x)}` : `${whole(closest.x)} ${data.abscissas[state.x]}`);
+      add(tip, "div", {}, state.x === "round" ? `round ${whole(closest.x)}` : `${counted(closest.x)} ${data.abscissas[state.x]}`);
       for (const { index, label, point } of nearest) {
         const row = add(tip, "div");
         swatch(row, index);

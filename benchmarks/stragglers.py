@@ -1,0 +1,138 @@
+"""Simulated time to a target loss on clients of unequal speed: fixed epochs, and three ways to look at the criterion.
+
+    python benchmarks/stragglers.py --out stragglers
+
+Example 1, by default small, with log-normal speeds and bandwidths; the same clients, cohorts and rows for every method
+of a seed. A round takes as long as its slowest client, and the criterion's gradients take time too. "InSa, fixed
+epochs" is FedADMM-InSa without its criterion, so that the criterion and the adaptive penalty can be told apart. Prints
+a table, writes every round to `OUT.csv` and the figure to `OUT.png`. README.md has a reading of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedjax_admm as fa
+from fedjax_admm.plots import figures
+from fedjax_admm.tables import Table
+
+Runs = Mapping[str, Sequence[fa.RunRecord]]
+
+
+def methods(example: fa.examples.Example, penalty: float) -> dict[str, Any]:
+    fixed = fa.criteria.run_to_maximum()
+    insa = {residual: example.algorithm("fedadmm_insa", penalty, residual=residual) for residual in RESIDUALS}
+    return {
+        "FedADMM, fixed epochs": example.algorithm("fedadmm", penalty),
+        "InSa, fixed epochs": example.algorithm("fedadmm_insa", penalty, criterion=fixed),
+        **{f"InSa, {residual}": algorithm for residual, algorithm in insa.items()},
+    }
+
+
+RESIDUALS = ("exact", "epoch_mean", "verified")
+
+
+def first_row(run: fa.RunRecord, target: float) -> int | None:
+    """The first row of the history that is at the target, None if there is none."""
+    reached = np.flatnonzero(run.history["excess_loss"] <= target)
+    return int(reached[0]) if reached.size else None
+
+
+def busy(run: fa.RunRecord, time: fa.ClientTime, floats: int) -> float:
+    """The mean share of a round that its clients work, receive or send rather than wait for the slowest."""
+    each = time.seconds(run.cohorts, run.solves.gradient_samples, floats)
+    return float(np.mean(each.mean(axis=1) / each.max(axis=1)))
+
+
+def to_target(records: Sequence[fa.RunRecord], target: float) -> list[str]:
+    """How many seeds reached the target; the rounds, seconds, gradients and floats it took, mean over those."""
+    ends = [(run.history, first_row(run, target)) for run in records]
+    taken = [[end, *(history[name][: end + 1].sum() for name in COLUMNS)] for history, end in ends if end is not None]
+    means = [f"{mean:,.4g}" for mean in np.mean(taken, axis=0)] if taken else ["-"] * (1 + len(COLUMNS))
+    return [f"{len(taken)} of {len(records)}", *means]
+
+
+def table(runs: Runs, time: fa.ClientTime, floats: Mapping[str, int], target: float) -> Table:
+    """A row per method; `floats` that a client receives and sends."""
+    rows = []
+    for label, records in runs.items():
+        seconds = np.mean([run.history["simulated_seconds"][1:].mean() for run in records])
+        share = np.mean([busy(run, time, floats[label]) for run in records])
+        excess = np.mean([run.history["excess_loss"][-1] for run in records])
+        cells = (f"{seconds:.3g}", f"{100 * share:.0f} %", f"{excess:.2g}")
+        rows.append((label, *to_target(records, target), *cells))
+    header = ("method", "reached", "rounds", "seconds", "gradients", "floats", "s a round", "busy", "excess at the end")
+    return Table(header, tuple(rows))
+
+
+COLUMNS = ("simulated_seconds", "gradient_samples", "communicated_floats")
+
+
+def write_rounds(path: Path, runs: Runs) -> None:
+    """Every round of every run, cumulative."""
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["method", "seed", "round", *COLUMNS, "excess_loss"])
+        for label, records in runs.items():
+            for seed, run in enumerate(records):
+                sums = np.cumsum([run.history[name] for name in COLUMNS], axis=1)
+                for k, excess in enumerate(run.history["excess_loss"]):
+                    writer.writerow([label, seed, k, *(f"{value:.7g}" for value in sums[:, k]), f"{excess:.7g}"])
+
+
+def draw(path: Path, runs: Runs, target: float) -> None:
+    """Loss above the optimum against rounds, gradients and simulated seconds."""
+    panels = figures.new_axes(1, 3, (4.2, 3.4), sharey=True)[0]
+    for axes, against in zip(panels, ("rounds", "gradients", "time"), strict=True):
+        fa.plots.plot_loss(runs, column="excess_loss", against=against, scale="log", axes=axes)
+        axes.axhline(target, color="0.5", linewidth=0.8)
+        axes.get_legend().remove()
+        axes.label_outer(remove_inner_ticks=False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    panels[0].figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), **figures.LEGEND)
+    panels[0].figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in SIZES.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+    parser.add_argument("--out", default="stragglers", help="OUT.csv and OUT.png are written")
+    given = vars(parser.parse_args())
+    example = fa.examples.linear_regression(
+        num_clients=given["clients"], rows_per_client=given["rows_per_client"], dimension=given["dimension"],
+        batch_size=given["batch_size"], learning_rate=given["learning_rate"], rounds=given["rounds"],
+    )  # fmt: skip
+    speeds, bandwidths = (
+        fa.client_time.log_normal(given[name], given["sigma"], given["clients"], seed=seed)
+        for seed, name in enumerate(("gradients_per_second", "floats_per_second"))
+    )
+    time, algorithms = fa.ClientTime(speeds, bandwidths), methods(example, given["penalty"])
+    seeds = range(given["seeds"])
+    comparison = fa.compare(example.problem, algorithms, seeds=seeds, client_time=time, **example.run_settings)
+    runs = comparison.by_label()
+    target, n = given["target"], example.problem.num_params
+    floats = {label: method.floats_down(n) + method.floats_up(n) for label, method in algorithms.items()}
+    spread = ", ".join(f"{speed:.0f}" for speed in (speeds.min(), np.median(speeds), speeds.max()))
+    print(f"slowest, median and fastest client: {spread} gradients a second")
+    print(f"to a loss {target:g} above the optimum, mean over {given['seeds']} seeds:\n")
+    print(table(runs, time, floats, target).markdown())
+    out = Path(given["out"])
+    write_rounds(out.with_suffix(".csv"), runs)
+    draw(out.with_suffix(".png"), runs, target)
+
+
+SIZES = {
+    "clients": 60, "rows_per_client": 40, "dimension": 300, "batch_size": 10, "learning_rate": 0.002, "rounds": 100,
+    "seeds": 3, "penalty": 1.0, "target": 0.1, "sigma": 1.0, "gradients_per_second": 2000.0,
+    "floats_per_second": 20_000.0,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    main()
