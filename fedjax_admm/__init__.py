@@ -16,11 +16,12 @@ from .hosts import LostProcessError, initialize_distributed
 from .interrupts import Interrupted
 from .local_solver import LocalSolver
 from .problem import Problem
-from .records import Solves, State, StopReason
+from .records import Solves, State, StopReason, Subproblem
 from .run_directory import RunDirectoryError, StoredRun, read_run
 from .simulate import resume, simulate
 from .simulation import Simulation
 from .sweeps import simulate_many
+from .trees import record
 
 __version__ = "0.1.0"
 
@@ -45,6 +46,7 @@ __all__ = [
     "State",
     "StopReason",
     "StoredRun",
+    "Subproblem",
     "algorithms",
     "client_time",
     "compare",
@@ -66,6 +68,7 @@ __all__ = [
     "problems",
     "read_comparison",
     "read_run",
+    "record",
     "resume",
     "scaffold",
     "simulate",

@@ -18,10 +18,11 @@ from ..criteria import Criterion
 from ..local_solver import LocalSolver
 from ..records import Clients, Solutions, Subproblem
 from ..trees import record, static
+from .base import ModelExchange
 
 
 @record
-class Averaging:
+class Averaging(ModelExchange):
     """FedAvg, and FedProx if it has a penalty. See `fedavg` and `fedprox`."""
 
     local: LocalSolver
@@ -53,12 +54,6 @@ class Averaging:
 
     def penalty_mean(self, server: Any) -> Array:
         return server["penalty_mean"]
-
-    def floats_down(self, num_params: int) -> int:
-        return num_params
-
-    def floats_up(self, num_params: int) -> int:
-        return num_params
 
     def _mean_penalty(self, params: Any, clients: Clients) -> Array:
         penalty = jnp.nan if self.penalty is None else self.penalty

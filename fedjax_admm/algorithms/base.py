@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import jax.numpy as jnp
 from jax import Array
 
 from ..criteria import Criterion
@@ -55,3 +56,16 @@ class Algorithm(Protocol):
     def floats_up(self, num_params: int) -> int:
         """Numbers that a selected client must send."""
         ...
+
+
+class ModelExchange:
+    """The rest of an algorithm whose clients receive a model and send one, and that has no penalties to tell of."""
+
+    def penalty_mean(self, server: Any) -> Array:
+        return jnp.full((), jnp.nan, jnp.float32)
+
+    def floats_down(self, num_params: int) -> int:
+        return num_params
+
+    def floats_up(self, num_params: int) -> int:
+        return num_params

@@ -18,6 +18,7 @@ from ..criteria import Criterion
 from ..local_solver import LocalSolver
 from ..records import Clients, Solutions, Subproblem
 from ..trees import record
+from .base import ModelExchange
 
 
 @record
@@ -30,7 +31,7 @@ class Server:
 
 
 @record
-class FedDyn:
+class FedDyn(ModelExchange):
     """See `feddyn`."""
 
     local: LocalSolver
@@ -60,12 +61,6 @@ class FedDyn:
 
     def penalty_mean(self, server: Server) -> Array:
         return server.penalty_mean
-
-    def floats_down(self, num_params: int) -> int:
-        return num_params
-
-    def floats_up(self, num_params: int) -> int:
-        return num_params
 
 
 def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = None) -> FedDyn:
