@@ -80,7 +80,7 @@ def run(program: Program, jobs: Any, order: Array, count: Any, width: int) -> tu
 
         return refill((lax.while_loop(nothing_to_hand_over, advance_to_turn, lanes), results, taken))
 
-    has_job = jnp.arange(width) < count
+    has_job = jnp.arange(width, dtype=jnp.int32) < count
     first = trees.take(jobs, order[:width])
     carry = start(first)
     carry = trees.where(has_job, carry, jax.vmap(program.retire)(carry))

@@ -183,7 +183,7 @@ def _queue(sizes: Array, last_epochs: Array, away: Array | None, devices: int) -
         return my_jobs(jnp.argsort(-expected), devices)
     # Clients that are away come last, on every device, and are not counted.
     mine, count = my_jobs(jnp.argsort(jnp.where(away < 0, -expected, 1.0)), devices)
-    return mine, jnp.sum((jnp.arange(mine.shape[0]) < count) & (away < 0)[mine], dtype=jnp.int32)
+    return mine, jnp.sum((jnp.arange(mine.shape[0], dtype=jnp.int32) < count) & (away < 0)[mine], dtype=jnp.int32)
 
 
 def _nan_unless(measured: Array, values: dict[str, Array]) -> dict[str, Array]:

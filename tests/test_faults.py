@@ -210,12 +210,13 @@ def test_other_numbers_compile_nothing():
     assert population.device_rounds._cache_size() == before
 
 
-def test_under_strict_promotion():
+def test_under_strict_promotion_and_in_half_precision():
     problem, *_ = least_squares([6, 11, 3, 8, 5])
+    options = dict(faults=EVERYTHING, client_time=fa.ClientTime(np.full(5, 10.0), np.full(5, 10.0), deadline=4.0))
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        time = fa.ClientTime(np.full(5, 10.0), np.full(5, 10.0), deadline=4.0)
-        result = run(problem, INSA, 3, faults=EVERYTHING, client_time=time)
-    assert result.params.dtype == jnp.float64
+        run(problem, INSA, 2, **options)
+    half = run(problem, INSA, 3, initial_params=jnp.zeros(5, jnp.bfloat16), **options)
+    assert half.params.dtype == jnp.bfloat16 and np.isfinite(half.history["loss"]).all()
 
 
 SENT = {
