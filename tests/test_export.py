@@ -84,7 +84,8 @@ def test_evaluation():
     with jax.enable_x64(False):
         problem = images(models.cnn(), (28, 28, 1))
         export = jax.export.export(evaluation._sums, platforms=PLATFORMS)
-        assert export(problem, problem.params_shape, rows=4, eval_rows=4).platforms == PLATFORMS
+        params = jax.tree.map(lambda s: jax.ShapeDtypeStruct((1, *s.shape), s.dtype), problem.params_shape)
+        assert export(problem, params, rows=4, eval_rows=4).platforms == PLATFORMS
 
 
 def only_on_a_cpu(w, batch):

@@ -372,7 +372,7 @@ BAD = {
     "column must be .* got 'speed'": lambda run: run.plot("speed"),
     "name must be 'accuracy', got 'recall'": lambda run: plots.plot_metric(run, "recall"),
     "runs must have a metric": lambda run: plots.plot_metric(make(metric=False).run),
-    "against must be 'rounds' or 'gradients' or 'floats', got 'time'": lambda run: plots.plot_epochs(run, against="time"),
+    "against='time' needs the column simulated_seconds": lambda run: plots.plot_epochs(run, against="time"),
     "against must be .* got 'seconds'": lambda run: plots.overview(run, against="seconds"),
     "scale must be .* got 'sqrt'": lambda run: plots.plot_loss(run, scale="sqrt"),
     "axes must be None or matplotlib's axes": lambda run: plots.plot_loss(run, axes=plt.subplots(2)[1]),

@@ -96,7 +96,8 @@ def test_a_run_that_was_cut_off_twice_ends_like_one_that_was_not(tmp_path, algor
 def test_what_a_directory_has(tmp_path):
     result = run(tmp_path)
     stored = fa.read_run(tmp_path)
-    assert stored.status == "finished" and stored.rounds == 12 and stored.execution["lanes"] == 1
+    assert stored.status == "finished" and stored.rounds == 12
+    assert stored.execution["cohort"] == 2 and stored.execution["lanes"] in (1, 2)  # by the machine's cores
     assert stored.environment[0]["versions"]["jax"] == jax.__version__
     for name in result.history:  # the seconds too
         np.testing.assert_array_equal(stored.history[name], result.history[name])
