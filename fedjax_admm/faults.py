@@ -45,9 +45,11 @@ class Faults:
     what was received, clipped: duals, controls and the like follow from that. A penalty stays as it is where the update
     was clipped, since the rule would compare the clip's length with itself and could double the penalty for ever.
 
-    With both defences on, whatever a client sends is either an offence or moves it by `clip_norm` at most. That bounds
-    a round, not a run: no limit on updates tells a client that pulls a little the same way for ever from one whose
-    optimum is far away, and duals add such pulls up.
+    With both defences on, whatever a client sends is either an offence or moves it by `clip_norm` at most. How far the
+    server can be led in k rounds then does not depend on what is sent: by k clip_norm where models are averaged, by
+    k (k + 3) / 2 clip_norm where duals of a constant penalty add the pulls up. To hold it closer, a server would have
+    to tell a client that pulls a little the same way for ever from one whose optimum is far away; no limit on updates
+    does.
 
     `Solves.stop_reason` says who and when: "dropped", "quarantined", "failed", "corrupted" (used) or "rejected" (kept
     out), and the history has a column with the number of each.

@@ -317,6 +317,26 @@ def test_the_server_stays_bounded_whatever_clients_send(algorithm):
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves((result.state.clients, result.params))) < 10
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedadmm", "fedadmm_insa", "scaffold", "feddyn"])
+def test_in_a_long_run_clients_lead_the_server_no_further_than_the_clip_allows(name):
+    """Two thirds of the weight pull to one place, round after round, within the clip or not grossly beyond it."""
+    problem, *_ = least_squares([6, 11, 3, 8], dtype=np.float32, heterogeneity=0.1)
+    options = dict(participation=1.0, evaluate_every=200, initial_params=np.zeros(5, np.float32))
+    algorithm = getattr(fa, name)(LOCAL, **({"penalty": 1.0} if "adm" in name or name == "feddyn" else {}))
+    rounds, used = 200, 0
+    for strength in (0.2, -1.0, 3.0):
+        faults = fa.Faults(
+            corruption="constant", corrupted=[1, 3], strength=strength, clip_norm=1.0, quarantine_after=3
+        )
+        result = run(problem, algorithm, rounds, faults=faults, **options)
+        used += np.count_nonzero(result.solves.stop_reason == "corrupted")
+        bound = rounds if name in ("fedavg", "scaffold") else rounds * (rounds + 3) / 2
+        assert np.linalg.norm(result.params) <= bound
+        kept = jax.tree.leaves(result.state.clients)
+        assert all(np.isfinite(leaf).all() for leaf in kept) and np.isfinite(result.history["loss"][-1])
+    assert used > 20  # it was not quarantine alone
+
+
 def test_clipping_of_numbers_whose_squares_overflow():
     rng = np.random.default_rng(0)
     for size in (1e-30, 1.0, 1e30, 1e38):
