@@ -38,37 +38,21 @@ def methods(example: fa.examples.Example, penalty: float) -> dict[str, Any]:
 RESIDUALS = ("exact", "epoch_mean", "verified")
 
 
-def first_row(run: fa.RunRecord, target: float) -> int | None:
-    """The first row of the history that is at the target, None if there is none."""
-    reached = np.flatnonzero(run.history["excess_loss"] <= target)
-    return int(reached[0]) if reached.size else None
-
-
 def busy(run: fa.RunRecord, time: fa.ClientTime, floats: int) -> float:
     """The mean share of a round that its clients work, receive or send rather than wait for the slowest."""
     each = time.seconds(run.cohorts, run.solves.gradient_samples, floats)
     return float(np.mean(each.mean(axis=1) / each.max(axis=1)))
 
 
-def to_target(records: Sequence[fa.RunRecord], target: float) -> list[str]:
-    """How many seeds reached the target; the rounds, seconds, gradients and floats it took, mean over those."""
-    ends = [(run.history, first_row(run, target)) for run in records]
-    taken = [[end, *(history[name][: end + 1].sum() for name in COLUMNS)] for history, end in ends if end is not None]
-    means = [f"{mean:,.4g}" for mean in np.mean(taken, axis=0)] if taken else ["-"] * (1 + len(COLUMNS))
-    return [f"{len(taken)} of {len(records)}", *means]
-
-
-def table(runs: Runs, time: fa.ClientTime, floats: Mapping[str, int], target: float) -> Table:
+def table(comparison: fa.Comparison, time: fa.ClientTime, floats: Mapping[str, int], target: float) -> Table:
     """A row per method; `floats` that a client receives and sends."""
-    rows = []
-    for label, records in runs.items():
+    reached, rows = comparison.to_target("excess_loss", target), []
+    for (label, records), line in zip(comparison.by_label().items(), reached.rows, strict=True):
         seconds = np.mean([run.history["simulated_seconds"][1:].mean() for run in records])
         share = np.mean([busy(run, time, floats[label]) for run in records])
         excess = np.mean([run.history["excess_loss"][-1] for run in records])
-        cells = (f"{seconds:.3g}", f"{100 * share:.0f} %", f"{excess:.2g}")
-        rows.append((label, *to_target(records, target), *cells))
-    header = ("method", "reached", "rounds", "seconds", "gradients", "floats", "s a round", "busy", "excess at the end")
-    return Table(header, tuple(rows))
+        rows.append((*line, f"{seconds:.3g}", f"{100 * share:.0f} %", f"{excess:.2g}"))
+    return Table((*reached.header, "s a round", "busy", "excess at the end"), tuple(rows))
 
 
 COLUMNS = ("simulated_seconds", "gradient_samples", "communicated_floats")
@@ -122,7 +106,7 @@ def main() -> None:
     spread = ", ".join(f"{speed:.0f}" for speed in (speeds.min(), np.median(speeds), speeds.max()))
     print(f"slowest, median and fastest client: {spread} gradients a second")
     print(f"to a loss {target:g} above the optimum, mean over {given['seeds']} seeds:\n")
-    print(table(runs, time, floats, target).markdown())
+    print(table(comparison, time, floats, target).markdown())
     out = Path(given["out"])
     write_rounds(out.with_suffix(".csv"), runs)
     draw(out.with_suffix(".png"), runs, target)

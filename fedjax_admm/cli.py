@@ -21,6 +21,7 @@ from .compare_runs import CELLS, checked_seeds, compare, resume_comparison
 from .comparison import Comparison, key_figures
 from .data import cache, sources
 from .devices import use_cpu_devices
+from .evaluation import evaluated_columns
 from .examples import Example
 from .execution import Execution
 from .faults import Faults
@@ -91,6 +92,7 @@ _MANY = (
     ),
     _option("penalties", str, "1", "Penalties, between commas.", _list),
     _option("seeds", str, "0", "Seeds, between commas.", _list),
+    _option("target", str | None, None, "COLUMN=VALUE: also the work until loss, excess_loss or a metric is there."),
 )
 _SIMULATE = {"problem": None, "algorithm": None, "rounds": None, "participation": None, "initial_params": None,
              "on_round": None, "execution": None, "faults": None, "client_time": None, "run_dir": "out"}  # fmt: skip
@@ -131,10 +133,13 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         cells = _cells(names, values["penalties"], _METHOD.values(values))
         for name, options in cells.values():
             _check_algorithm(name, options)
+        target = None if values["target"] is None else _target(values["target"])
         example = make(**problem.values(values))
+        if target is not None:
+            checks.choice("--target", target[0], evaluated_columns(example.problem))
         chosen = {label: example.algorithm(name, **options) for label, (name, options) in cells.items()}
         settings |= example.run_settings | {"seeds": values["seeds"]}
-        _show_comparison(compare(example.problem, chosen, **settings), values["out"])
+        _show_comparison(compare(example.problem, chosen, **settings), values["out"], target)
 
     for where, function, own, flags in ((run_app, run, _ONE, _RUN), (compare_app, compare_, _MANY, _RUNS)):
         groups = (flags, _EXECUTION, problem, _METHOD, _FAULTS, _TIME)
@@ -188,9 +193,18 @@ def _show_run(result: Result, out: Any) -> None:
         print(f"\nin {out}; for pictures: fedjax-admm report {out}")
 
 
-def _show_comparison(comparison: Comparison, out: Any) -> None:
+def _target(text: str) -> tuple[str, float]:
+    column, _, number = text.partition("=")
+    if not isinstance(found := value(number), int | float):
+        raise ValueError(f"--target must be COLUMN=VALUE, such as loss=1.5 or accuracy=0.9, got {text!r}")
+    return column.replace("-", "_"), float(found)
+
+
+def _show_comparison(comparison: Comparison, out: Any, target: tuple[str, float] | None = None) -> None:
     if hosts.is_first():
         print(comparison)
+    if target is not None and comparison.by_label() and hosts.is_first():
+        print(f"\nuntil {target[0].replace('_', ' ')} is {target[1]:g}:\n{comparison.to_target(*target)}")
     if not comparison.by_label():
         raise ValueError("every run diverged: lower the learning rate, or try other penalties")
     if out is None or not hosts.is_first():

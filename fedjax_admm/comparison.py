@@ -8,10 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from . import checks
 from .history import RunRecord
 from .tables import Table
 
 LAST = 10  # rounds that the mean at the end is taken over
+LOSSES = ("loss", "excess_loss")  # of them less is better, of metrics more
+# What the work until a target is told in: a column of the history, or of the solves, and its name.
+WORK = {
+    "round": "rounds", "epochs": "epochs", "gradient_samples": "gradients", "criterion_samples": "of criterion",
+    "communicated_floats": "floats", "simulated_seconds": "simulated seconds",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,31 @@ class Comparison:
             header += [] if name == "excess_loss" else ["difference"]
         header += ["epochs saved", "gradients", "of criterion", "floats"] + ["time"] * self._timed()
         return Table(tuple(header), tuple(self._cells(row, columns) for row in rows))
+
+    def to_target(self, column: str, target: float) -> Table:
+        """The work until a column of the history was first at the target, in the rounds that were evaluated.
+
+        column: "loss", "excess_loss" (at most the target) or a metric (at least).
+
+        The mean over the seeds that reached it, each a sum over all clients: rounds, local epochs, per-example
+        gradients, those of the criterion among them, floats, and with a client time simulated seconds.
+
+        >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
+        >>> algorithms = {name: example.algorithm(name) for name in ("fedavg", "fedadmm_insa")}
+        >>> comparison = fa.compare(example.problem, algorithms, progress=False, **example.run_settings)
+        >>> comparison.to_target("loss", 100.0).rows[0]
+        ('fedavg', '1 of 1', '0', '0', '0', '0', '0')
+        """
+        checks.choice("column", column, tuple(self._evaluated()))
+        target = checks.number("target", target)
+        names = [name for name in WORK if name != "simulated_seconds" or self._timed()]
+        rows = []
+        for label, runs in self.runs.items():
+            spent = [work for run in runs.values() if (work := _work_to(run, column, target, names)) is not None]
+            means = np.mean(spent, axis=0) if spent else [np.nan] * len(names)
+            cells = ("-" if np.isnan(mean) else f"{mean:,.6g}" for mean in means)
+            rows.append((label, f"{len(spent)} of {len(runs) + len(self.missing.get(label, {}))}", *cells))
+        return Table(("algorithm", "reached", *(WORK[name] for name in names)), tuple(rows))
 
     def notes(self) -> list[str]:
         """What is missing from the table, a sentence each."""
@@ -143,7 +175,23 @@ def _last(name: str, run: RunRecord) -> float:
 
 def _best(name: str, run: RunRecord) -> float:
     values = _measured(name, run)
-    return float(np.min(values) if name in ("loss", "excess_loss") else np.max(values))
+    return float(np.min(values) if name in LOSSES else np.max(values))
+
+
+def first_at(run: RunRecord, column: str, target: float) -> int | None:
+    """The first round that was at the target, None if there was none."""
+    values = run.history[column]
+    reached = np.flatnonzero(values <= target if column in LOSSES else values >= target)
+    return int(run.history["round"][reached[0]]) if reached.size else None
+
+
+def _work_to(run: RunRecord, column: str, target: float, names: Sequence[str]) -> list[float] | None:
+    """The work until the target, in each of `names`; None if it was not reached."""
+    end = first_at(run, column, target)
+    if end is None:
+        return None
+    own = {"round": end, "epochs": np.sum(run.epochs[:end], dtype=np.int64)}
+    return [float(own[name] if name in own else run.history[name][: end + 1].sum()) for name in names]
 
 
 def key_figures(run: RunRecord) -> Table:

@@ -1,4 +1,4 @@
-"""The comparison with other simulators runs, and tells which of them it did not."""
+"""The benchmarks' scripts run, at toy size, and say what they did not do."""
 
 import math
 import os
@@ -9,21 +9,59 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_peers_prints_its_table_without_any_peer():
-    size = "--algorithms fedavg --models logistic --turns 1 --rounds 1 --clients 3 --cohort 2 --rows 10,30 --batch 10"
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    ran = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "peers.py", *size.split()],
+def ran(script, arguments, **options):
+    path = os.pathsep.join([str(ROOT), str(options.get("cwd", "")), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / script, *arguments],
         env=os.environ | {"PYTHONPATH": path, "JAX_ENABLE_X64": "0"},
         capture_output=True,
         text=True,
+        **options,
     )
-    assert ran.returncode == 0, ran.stderr
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in ran.stdout.splitlines() if line.startswith("|")
-    ]
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_peers_prints_its_table_without_any_peer():
+    size = "--algorithms fedavg --models logistic --turns 1 --rounds 1 --clients 3 --cohort 2 --rows 10,30 --batch 10"
+    lines = ran("peers.py", size.split()).splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
     table = {name: cells for name, *cells in rows[2:]}
     assert float(table["fedjax_admm"][0]) > 0
     assert table["fedjax_admm"][2] == "1.00"  # each row of a batch has one gradient
     assert 0 < float(table["fedjax_admm"][3]) < 2 * math.log(10)  # the loss
     assert {table[name][0] for name in ("fedjax", "pfl", "Flower", "PyTorch loop")} == {"not run"}
+
+
+def test_paper_table_says_what_is_less_than_the_papers(tmp_path):
+    """Two of the table's rows, tiny; then the same from what is on disk."""
+    size = "--example 1 --clients 4 --rounds 2 --max-epochs 1 --seeds 0 --out runs --rows".split()
+    arguments = [*size, "FedAvg (all),FedADMM-In 0.1", "--results", "table"]
+    printed = ran("paper_table.py", arguments, cwd=tmp_path)
+    assert "1.64" in printed and "94.3" in printed  # the paper's
+    assert "* FedADMM-In 0.1: 2 rounds of 300, 4 clients of 200, 1 epochs of 20" in printed
+    assert "here 1 of 5 rows ran" in printed
+    assert ran("paper_table.py", [*arguments, "--report"], cwd=tmp_path) == printed
+    written = (tmp_path / "table.csv").read_text().splitlines()
+    assert written[0].startswith("# python benchmarks/paper_table.py --example 1") and "jax" in written[2]
+    assert [line.split(",")[0] for line in written if not line.startswith("#")][1:] == [
+        "FedAvg (all)*",
+        "FedADMM-In 0.1*",
+    ]
+    assert (tmp_path / "table.png").stat().st_size > 1000
+
+
+def test_criteria_on_a_problem_of_ones_own(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import fedjax_admm as fa\n"
+        "def tiny(rounds=3, **sizes):\n"
+        "    return fa.examples.linear_regression(num_clients=4, dimension=5, rounds=rounds, **sizes)\n"
+    )
+    criteria = "fixed,epoch_mean,exact-client,decaying_squared_tolerance(4,0.5,verified)"
+    arguments = ["mine:tiny", "--set", "rows_per_client=20", "--set", "batch_size=5", "--criteria", criteria]
+    arguments += ["--target", "loss=100", "--results", "out/criteria", "--rounds", "2", "--out", "runs"]
+    printed = ran("criteria.py", arguments, cwd=tmp_path)
+    assert printed.count("1 of 1") == 4 and "fedadmm-insa, decaying_squared_tolerance(4,0.5,verified), 1" in printed
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "criteria-target.csv", "criteria.csv", "criteria.png",
+    ]  # fmt: skip

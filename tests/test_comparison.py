@@ -55,6 +55,27 @@ def test_statistics_are_those_of_the_runs():
     assert row["FedAvg"]["floats_ratio"] == 1.0
 
 
+def test_the_work_to_a_target_is_the_sum_up_to_the_first_round_at_it():
+    comparison = compared()
+    target = comparison.runs["FedAvg"][0].history["loss"][5]  # of the first seed; other seeds may reach it or not
+    table = comparison.to_target("loss", target)
+    assert table.header == ("algorithm", "reached", "rounds", "epochs", "gradients", "of criterion", "floats")
+    for (label, reached, *cells), runs in zip(table.rows, comparison.runs.values(), strict=True):
+        work = []
+        for run in runs.values():
+            for k, loss in enumerate(run.history["loss"]):
+                if loss <= target:
+                    columns = ("gradient_samples", "criterion_samples", "communicated_floats")
+                    sums = [sum(run.history[name][: k + 1]) for name in columns]
+                    work.append([k, run.epochs[:k].sum(), *sums])
+                    break
+        assert reached == f"{len(work)} of 3" and work
+        assert cells == [f"{mean:,.6g}" for mean in np.mean(work, axis=0)], label
+    assert {row[1:] for row in comparison.to_target("loss", -1).rows} == {("0 of 3", "-", "-", "-", "-", "-")}
+    with pytest.raises(ValueError, match="column must be .*loss.*got 'accuracy'"):
+        comparison.to_target("accuracy", 0.9)
+
+
 def test_last_and_best_skip_rounds_that_were_not_evaluated():
     (row,) = compared({"FedAvg": ALGORITHMS["FedAvg"]}, seeds=[0], evaluate_every=5).statistics()
     loss = fa.simulate(problem(), ALGORITHMS["FedAvg"], 14, participation=2, progress=False).history["loss"]

@@ -119,7 +119,7 @@ def figure(
         axes.yaxis.label.set_fontsize("small")  # a panel is not tall
     for axes in grid.flat[len(panels) :]:
         axes.remove()
-    _shared_legend(grid.flat[: len(panels)])
+    shared_legend(grid.flat[: len(panels)])
     return grid[0, 0].figure
 
 
@@ -161,7 +161,7 @@ def _legend(axes: Any) -> None:
     axes.legend(handles, labels, **place, **LEGEND)
 
 
-def _shared_legend(every: Iterable[Any]) -> None:
+def shared_legend(every: Iterable[Any]) -> None:
     """One legend under the panels, in as many columns as fit."""
     every = list(every)
     handles = {}

@@ -1,0 +1,139 @@
+"""Stopping criteria beside each other: criteria x penalties x seeds on one problem.
+
+    python benchmarks/criteria.py linear --set num_clients=100 --set rows_per_client=50 --set dimension=500 \
+        --set batch_size=10 --set learning_rate=0.002 --rounds 100 --penalties 0.1,1 --seeds 0,1,2,3,4 \
+        --target excess_loss=0.05 --out runs/criteria
+
+The problem is an example's name (linear, mnist, cifar10, mnist-mini), "logistic" (multinomial regression on the images
+of mnist-mini, clients by Dirichlet(0.3) labels), or module:function, a function that returns an `Example`; `--set` are
+its arguments. A criterion is
+
+    fixed                       every solve does its maximum of epochs
+    exact, epoch_mean, verified the paper's relative criterion with this residual; with "-client" after it, relative to
+                                the client's own residual, as in (3.7)
+    NAME(NUMBER, ...)           one of fa.criteria, such as sampling_noise(1) or decaying_squared_tolerance(100,0.95); a
+                                word after the numbers is its residual
+
+Prints the comparison's table and, with `--target`, the work until a loss or a metric is there. `--out` is a comparison
+on disk: the same command goes on where it was stopped or adds criteria, `fedjax-admm report OUT` makes a page of it.
+`--results PREFIX` writes PREFIX.csv, PREFIX-target.csv and PREFIX.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+import re
+from collections.abc import Callable
+from typing import Any
+
+import fedjax_admm as fa
+from fedjax_admm.cli import EXAMPLES
+from fedjax_admm.flags import value
+
+SPLIT = re.compile(r",(?![^(]*\))")  # commas outside parentheses
+
+
+def logistic(
+    *, num_clients: int = 50, alpha: float = 0.3, learning_rate: float = 0.05, batch_size: int = 20,
+    max_epochs: int = 10, rounds: int = 100, participation: float = 0.2,
+) -> fa.examples.Example:  # fmt: skip
+    """Multinomial regression on the images that come with the package, a convex problem with unequal clients."""
+    images = fa.data.sources.load("mnist_mini")
+    parts = fa.partition.dirichlet(images.train_labels, num_clients, alpha, seed=0, min_size=5)
+    rows = {"x": images.train_images, "y": images.train_labels.astype("int32")}
+    test = {"x": images.test_images, "y": images.test_labels.astype("int32")}
+    task = fa.problems.classification(fa.models.logistic((28, 28, 1), normalization=fa.models.MNIST))
+    problem = fa.Problem(**task, data=fa.FederatedData.from_arrays(rows, parts), eval_data=test)
+    local = fa.LocalSolver(learning_rate=learning_rate, batch_size=batch_size, max_epochs=max_epochs)
+    return fa.examples.Example("logistic", problem, local, rounds, participation, c=0.01)
+
+
+def maker(name: str) -> Callable[..., fa.examples.Example]:
+    known = EXAMPLES | {"logistic": logistic}
+    if name in known:
+        return known[name]
+    if ":" not in name:
+        raise SystemExit(f"problem must be one of {', '.join(known)} or module:function, got {name!r}")
+    return pkgutil.resolve_name(name)
+
+
+def algorithm(example: fa.examples.Example, name: str, penalty: float, criterion: str) -> Any:
+    """An algorithm of the example with one of the criteria above."""
+    if criterion == "fixed":
+        return example.algorithm(name, penalty, criterion=fa.criteria.run_to_maximum())
+    residual, _, client = criterion.partition("-")
+    if residual in fa.criteria.RESIDUALS:
+        reference = "client" if client else "server"
+        relative = fa.criteria.relative_residual(c=example.c, residual=residual, reference=reference)
+        return example.algorithm(name, penalty, criterion=relative)
+    found = re.fullmatch(r"(\w+)\((.*)\)", criterion)
+    if found is None or not callable(make := getattr(fa.criteria, found[1], None)):
+        raise SystemExit(f"criterion must be one of those that --help shows, got {criterion!r}")
+    arguments = [value(word.strip()) for word in found[2].split(",") if word.strip()]
+    residual = {"residual": arguments.pop()} if arguments and isinstance(arguments[-1], str) else {}
+    return example.algorithm(name, penalty, criterion=make(*arguments, **residual))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problem")
+    parser.add_argument("--criteria", default="fixed,exact,epoch_mean,verified")
+    parser.add_argument("--algorithms", default="fedadmm-insa", help="with commas between them")
+    parser.add_argument("--penalties", default="1", help="likewise")
+    parser.add_argument("--seeds", default="0", help="likewise")
+    parser.add_argument("--rounds", type=int, help="by default the example's")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an argument of the example")
+    parser.add_argument("--target", metavar="COLUMN=VALUE", help="such as excess_loss=0.05 or accuracy=0.9")
+    parser.add_argument("--evaluate-every", type=int, default=1)
+    parser.add_argument("--devices", type=int, help="CPU devices; by default one per core")
+    parser.add_argument("--out", help="where the runs are kept; without it, only in memory")
+    parser.add_argument("--results", metavar="PREFIX")
+    args = parser.parse_args()
+    fa.use_cpu_devices(args.devices)
+    from results import draw, write_csv
+
+    chosen = {name: value(text) for name, _, text in (item.partition("=") for item in args.set)}
+    example = maker(args.problem)(**chosen, **({} if args.rounds is None else {"rounds": args.rounds}))
+    names = [name.strip().replace("-", "_") for name in args.algorithms.split(",")]
+    criteria = [name.strip() for name in SPLIT.split(args.criteria)]
+    penalties = [float(text) for text in args.penalties.split(",")]
+    cells = {
+        penalty: {
+            f"{name.replace('_', '-')}, {criterion}": algorithm(example, name, penalty, criterion)
+            for name in names
+            for criterion in criteria
+        }
+        for penalty in penalties
+    }
+    comparison = fa.compare(
+        example.problem,
+        {f"{label}, {penalty:g}": method for penalty, row in cells.items() for label, method in row.items()},
+        seeds=[int(seed) for seed in args.seeds.split(",")],
+        run_dir=args.out,
+        evaluate_every=args.evaluate_every,
+        **example.run_settings,
+    )
+    print(comparison)
+    column, _, number = (args.target or "").partition("=")
+    target = float(number) if args.target else None
+    reached = None if target is None else comparison.to_target(column, target)
+    if reached is not None:
+        print(f"\nuntil {column.replace('_', ' ')} is {target:g}:\n{reached}")
+    if args.results is None:
+        return
+    write_csv(f"{args.results}.csv", comparison.csv(), comparison.notes())
+    if reached is not None:
+        write_csv(f"{args.results}-target.csv", reached.csv(), [f"the work until {args.target}"])
+    runs = comparison.by_label()
+    rows = {
+        f"initial penalty {penalty:g}": {label: found for label in row if (found := runs.get(f"{label}, {penalty:g}"))}
+        for penalty, row in cells.items()
+    }
+    history = next(iter(runs.values()))[0].history
+    shown = column or ("excess_loss" if "excess_loss" in history else (*history.metrics, "loss")[0])
+    draw(f"{args.results}.png", rows, shown, target=target)
+
+
+if __name__ == "__main__":
+    main()
