@@ -17,9 +17,10 @@ maximum, where nothing is looked at.
 When the epoch mean can be trusted: take a direction of curvature h (the penalty included) and S steps of rate eta an
 epoch. While eta h < 1 it is an average on the way down, larger than the residual at the epoch's end: the solve errs
 towards more epochs. With one batch an epoch it is the residual at the epoch's start: a stop comes one epoch late. It is
-too small, and a solve may stop too soon, where steps overshoot and the terms cancel (eta h near 2: at 1.9 and S = 5 it is
-0.28 of the residual at the end), and at the noise floor, where an epoch's steps forget its start (S eta h well above 1:
-it is about sqrt2 / (S eta h) of the exact residual there, which more epochs would not lower). "verified" is safe in both.
+too small, and a solve may stop too soon, where steps overshoot and the terms cancel (eta h near 2: at 1.9 and S = 5 it
+is 0.28 of the residual at the end), and at the noise floor, where an epoch's steps forget its start (S eta h well above
+1: it is about sqrt2 / (S eta h) of the exact residual there, which more epochs would not lower). "verified" is safe in
+both.
 
 With a full gradient the residual at each iterate is at hand and all three residuals are the exact one.
 A new criterion is a `record` with these; its numbers may be one per client.
