@@ -10,11 +10,10 @@ devices, the CNN not slower by the automatic choice.
 from __future__ import annotations
 
 import argparse
-import os
 
 import fedjax_admm as fa
 
-NUMBER = fa.use_cpu_devices(os.cpu_count())
+NUMBER = fa.use_cpu_devices()
 
 from common import KINDS, RATES, Rounds, best_seconds, problem  # noqa: E402  (JAX starts with the devices above)
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from . import checks
+from . import checks, environment
 
 AXIS = "clients"
 # One device may be late by as much as a client's solve takes; XLA would end the process after a minute.
@@ -27,12 +27,13 @@ _PATIENT = (
 
 
 def use_cpu_devices(number: int | None = None) -> int:
-    """Makes JAX see `number` CPU devices, by default one per core, and returns the number; runs then share them.
+    """Makes JAX see `number` CPU devices, which runs then share; returns the number.
 
-    Clients are dealt over the devices, and no step is too short for several cores. Call it
-    before anything is computed with JAX; afterwards the number is fixed and it raises RuntimeError.
+    By default one for each core that this process may use. Clients are dealt over the devices, and no step is too short
+    for several cores. Call it before anything is computed with JAX; afterwards the number is fixed and it raises
+    RuntimeError.
     """
-    number = checks.integer("number", os.cpu_count() if number is None else number, at_least=1)
+    number = checks.integer("number", environment.cores() if number is None else number, at_least=1)
     flags = be_patient()
     try:
         jax.config.update("jax_num_cpu_devices", number)

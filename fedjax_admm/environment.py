@@ -29,11 +29,17 @@ def environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
-        "cores": os.cpu_count(),
+        "cores": cores(),
         "devices": [f"{device.platform} {device.device_kind}" for device in jax.devices()],
         "jax_enable_x64": bool(jax.config.jax_enable_x64),
         "commit": _commit(),
     }
+
+
+def cores() -> int:
+    """The cores that this process may use: a batch system or a container often allows fewer than there are."""
+    allowed = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import checks, hosts
+from . import checks, environment, hosts
 from .devices import mesh_of
 from .problem import Problem
 
@@ -70,7 +69,7 @@ class Execution:
         if self.lanes != "auto":
             return min(int(self.lanes), share)
         if jax.default_backend() == "cpu":
-            cores = max(1, (os.cpu_count() or 1) // min(devices, jax.local_device_count()))
+            cores = max(1, environment.cores() // min(devices, jax.local_device_count()))
             more = min(4 * cores, _kept_busy(problem, share)) if _small(problem, rows) else 1
             return min(share, max(cores, more))
         memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")

@@ -25,7 +25,7 @@ import pytest
 from federations import least_squares, make_problem
 
 import fedjax_admm as fa
-from fedjax_admm import checkpoints, loggers
+from fedjax_admm import checkpoints, environment, loggers
 from fedjax_admm.recording import HistoryFile
 from fedjax_admm.settings import computation, describe, recreate
 
@@ -97,7 +97,7 @@ def test_what_a_directory_has(tmp_path):
     result = run(tmp_path)
     stored = fa.read_run(tmp_path)
     assert stored.status == "finished" and stored.rounds == 12
-    assert stored.execution["cohort"] == 2 and stored.execution["lanes"] == min(2, os.cpu_count())
+    assert stored.execution["cohort"] == 2 and stored.execution["lanes"] == min(2, environment.cores())
     assert stored.environment[0]["versions"]["jax"] == jax.__version__
     for name in result.history:  # the seconds too
         np.testing.assert_array_equal(stored.history[name], result.history[name])

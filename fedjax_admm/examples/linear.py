@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.sparse.linalg import cg
 
-from .. import checks
+from .. import checks, environment
 from ..cohorts import Cohorts
 from ..data import cache
 from ..data.federated import FederatedData
@@ -121,7 +120,7 @@ def draw(number: int, dimension: int, seed: int) -> tuple[np.ndarray, np.ndarray
             values = sample(rng, (len(rows), dimension + 1))
             features[rows], targets[rows] = values[:, :-1], values[:, -1]
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # NumPy draws without holding the interpreter's lock
+    with ThreadPoolExecutor(environment.cores()) as pool:  # NumPy draws without holding the interpreter's lock
         list(pool.map(fill, range(0, number, _ROWS_A_PIECE)))
     return features, targets
 
