@@ -354,9 +354,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _stopped(cause: BaseException | None) -> int:
-    if isinstance(cause, Interrupted):
+    if isinstance(cause, Interrupted) and cause.run_dir is not None:
         return _say(f"stopped after round {cause.round}; to go on: fedjax-admm resume {cause.run_dir}", 1)
-    _say(str(cause) or "stopped; of a run with --out everything is kept that was saved", 1)
+    text = "" if isinstance(cause, Interrupted) else str(cause)  # which speaks of Python
+    _say(text or "stopped; of a run with --out everything is kept that was saved", 1)
     sys.stdout.flush()
     os._exit(1)  # at once: an orderly exit would wait for the round that is being computed
 

@@ -88,8 +88,10 @@ def compare(
                 runs[label][seed] = _record(result)
             except DivergenceError as error:
                 message = str(error)
-            except Interrupted as error:
-                raise Interrupted(error.round, str(folder)) from None  # to go on with the whole comparison
+            except Interrupted as error:  # to go on with the whole comparison
+                missing[label][seed] = f"interrupted after round {error.round}"
+                place = None if folder is None else str(folder)
+                raise Interrupted(error.round, place, Comparison(runs, missing, baseline)) from None
             if message is not None:
                 missing[label][seed] = message
     return Comparison(runs, missing, baseline)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a run that is kept on disk: end after the round; a second Ctrl-C ends at once."""
+"""Ctrl-C, and SIGTERM where a run is kept on disk: it ends after the round; a second Ctrl-C ends it at once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ import jax
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was asked to stop; it ended after a round, and everything up to it is on disk.
+    """A run was asked to stop, and ended after a round.
 
-    round: rounds done; run_dir: where.
+    round: rounds done; run_dir: where everything up to it is, None if the run was not kept on disk; result: what
+    `simulate` or `compare` would have returned, as far as it is done.
     """
 
     shared = True  # by all processes of a run
 
-    def __init__(self, round: int, run_dir: str) -> None:
-        self.round, self.run_dir = round, run_dir
-        super().__init__(
-            f"stopped after round {round}; everything is in {run_dir}. To go on: call simulate with the same "
-            f"arguments and run_dir, or, for one of the package's examples, fedjax-admm resume {run_dir}"
+    def __init__(self, round: int, run_dir: str | None, result: Any = None) -> None:
+        self.round, self.run_dir, self.result = round, run_dir, result
+        kept = (
+            f"everything is in {run_dir}. To go on: call simulate with the same arguments and run_dir, or, for one of "
+            f"the package's examples, fedjax-admm resume {run_dir}"
+            if run_dir is not None
+            else "what was done is this error's result: in a notebook, `import sys; result = sys.last_value.result`. "
+            "With run_dir= it could go on"
         )
+        super().__init__(f"stopped after round {round}; {kept}")
 
     def __reduce__(self) -> tuple:
         return Interrupted, (self.round, self.run_dir)
@@ -35,6 +40,8 @@ class Interrupted(KeyboardInterrupt):
 class Interrupts:
     """Within it, the first Ctrl-C or SIGTERM sets `requested`; a second Ctrl-C raises KeyboardInterrupt.
 
+    kept: whether the run is on disk; if it is not, SIGTERM ends the process at once, as usual.
+
     Signals go to the main thread only; in any other this does nothing.
 
     >>> with Interrupts() as interrupts:
@@ -42,14 +49,14 @@ class Interrupts:
     False
     """
 
-    def __init__(self) -> None:
-        self.requested = False
+    def __init__(self, kept: bool = True) -> None:
+        self.requested, self._kept = False, kept
         self._heard: int | None = None
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM) if self._kept else (signal.SIGINT,):
                 self._former[number] = signal.signal(number, self._hear)
         return self
 
@@ -61,7 +68,7 @@ class Interrupts:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.requested and number == signal.SIGINT:
-            raise KeyboardInterrupt("stopped at once; the run is on disk as it was last saved")
+            raise KeyboardInterrupt("stopped at once" + "; the run is on disk as it was last saved" * self._kept)
         if not self.requested:
             print("\nstopping after this round; Ctrl-C again stops at once", file=sys.stderr, flush=True)
         self.requested, self._heard = True, number

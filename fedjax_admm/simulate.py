@@ -72,7 +72,7 @@ def simulate(
         Rounds between are dispatched together.
     run_dir: a directory for the run's settings, history, solves and checkpoints (see `run_directory`). An
         unfinished run there goes on, to the bit as if it had never stopped; a finished one is read. Other settings
-        than those of the run that is there are refused. Ctrl-C and SIGTERM then end the run after the round.
+        than those of the run that is there are refused. SIGTERM, as Ctrl-C does always, then ends it after the round.
     execution: lanes, devices, and where the clients' state is kept.
     faults: clients that drop out or send rubbish, and what the server does about it; see `Faults`.
     client_time: how fast clients are, for simulated seconds in the history, and a deadline; see `ClientTime`.
@@ -82,8 +82,8 @@ def simulate(
     checkpoint_seconds: the least time between two checkpoints, besides the one at the end.
 
     Raises `DivergenceError`, with the history so far, if the server's parameters or the loss stop being finite,
-    `Interrupted`, a KeyboardInterrupt, if it was asked to stop, and `LostProcessError` if another process of the
-    run is gone (see `initialize_distributed`).
+    `Interrupted`, a KeyboardInterrupt with the run so far as its `result`, if it was stopped, and `LostProcessError` if
+    another process of the run is gone (see `initialize_distributed`).
 
     >>> import fedjax_admm as fa, numpy as np
     >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
@@ -106,8 +106,8 @@ def simulate(
     first = hosts.is_first()
     run = _Run(sim, rounds, evaluate_every, progress and first, on_round if first else None)
     if run_dir is None:
-        with hosts.together(None):
-            return run(NoDirectory(), None)
+        with hosts.together(None), Interrupts(kept=False) as interrupts:
+            return run(NoDirectory(), interrupts)
     settings = {
         "precision": {name: describe(getattr(jax.config, name)) for name in PRECISION},
         "problem": describe_problem(problem),
@@ -196,7 +196,7 @@ class _Run:
         self._on_round = on_round
         self._most = min(evaluate_every, MOST_ROUNDS_A_DISPATCH)
 
-    def __call__(self, directory: RunDirectory | NoDirectory, interrupts: Interrupts | None) -> Result:
+    def __call__(self, directory: RunDirectory | NoDirectory, interrupts: Interrupts) -> Result:
         sim, log = self._sim, RunLog(self._sim)
         found = directory.restore(sim.saved_shape())
         if found is None:
@@ -220,23 +220,24 @@ class _Run:
                     self._tell(directory, log, done - count, new)
                 shown.update(count, log.summary())
                 quick = max(1, min(4 * count, int(SECONDS_A_DISPATCH / max(seconds / count, 1e-9))))
-                stop = interrupts is not None and interrupts.requested
-                quick, stop, due = hosts.greatest(quick, stop, directory.due())
+                quick, stop, due = hosts.greatest(quick, interrupts.requested, directory.due())
                 if (stop or due or done == self._rounds) and directory.save(done, partial(sim.saved, state)):
                     sim.was_saved(state)
                 if stop and done < self._rounds:
-                    raise Interrupted(done, str(directory.path))
+                    place = None if directory.path is None else str(directory.path)
+                    raise Interrupted(done, place, self._result(state, done, log, solves))
         directory.say("finished")
-        every = jax.tree.map(lambda *blocks: np.concatenate(blocks), *solves)
-        params = jax.tree.map(
-            jnp.copy, on_one_device(state.params)
-        )  # the result's own: its state may be given to another round
+        return self._result(state, self._rounds, log, solves)
+
+    def _result(self, state: State, done: int, log: RunLog, solves: list[Solves]) -> Result:
+        """What there is after `done` rounds, whose solves are in blocks [rounds, cohort]."""
+        # The parameters are the result's own: its state may be given to another round.
         return Result(
             history=log.history(),
-            cohorts=self._cohorts(0, self._rounds),
-            solves=every,
-            num_clients=sim.problem.data.num_clients,
-            params=params,
+            cohorts=self._cohorts(0, done),
+            solves=jax.tree.map(lambda *blocks: np.concatenate(blocks), *solves),
+            num_clients=self._sim.problem.data.num_clients,
+            params=jax.tree.map(jnp.copy, on_one_device(state.params)),
             state=hosts.whole(state),
         )
 
@@ -247,16 +248,15 @@ class _Run:
         count: int,
         log: RunLog,
         directory: RunDirectory | NoDirectory,
-        interrupts: Interrupts | None,
+        interrupts: Interrupts,
     ) -> tuple[State, Solves, float]:
         """`count` rounds in one call of the device: the state, their solves [count, cohort] and the seconds."""
         block = self._cohorts(done, done + count)
         # Always of one shape, so that a shorter last block compiles nothing.
         padded = np.concatenate([block, np.repeat(block[-1:], self._most - count, axis=0)])
         began = time.perf_counter()
-        wait = jax.device_get if interrupts is None else interrupts.wait
-        state, infos, ran = self._sim.run_rounds(state, padded, count, wait)
-        infos, ran = wait((infos, ran))
+        state, infos, ran = self._sim.run_rounds(state, padded, count, interrupts.wait)
+        infos, ran = interrupts.wait((infos, ran))
         seconds = time.perf_counter() - began
         solves = jax.tree.map(lambda leaf: leaf[:count], infos.solves)
         try:

@@ -454,6 +454,41 @@ def test_a_signal_ends_the_run_after_the_round(tmp_path, number):
     assert stored.status == "interrupted" and newest(tmp_path / "run").name == str(len(stored.cohorts))
 
 
+def interrupt_in(number):
+    """For on_round: Ctrl-C in this round."""
+    return lambda row: os.kill(os.getpid(), signal.SIGINT) if row["round"] == number else None
+
+
+def test_an_interrupt_of_a_run_in_memory_leaves_what_was_done(capsys):
+    whole = run(None, rounds=4, evaluate_every=1)
+    with pytest.raises(fa.Interrupted, match="stopped after round 4; what was done is this error's result") as caught:
+        run(None, rounds=9, evaluate_every=1, on_round=interrupt_in(4))
+    assert "stopping after this round" in capsys.readouterr().err
+    result = caught.value.result
+    assert len(result.cohorts) == len(result.epochs) == 4 and caught.value.run_dir is None
+    np.testing.assert_array_equal(result.params, whole.params)
+    np.testing.assert_array_equal(result.history["loss"], whole.history["loss"])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_of_a_comparison_in_memory_leaves_the_runs_that_are_done():
+    problem = least_squares([6, 11, 3])[0]
+    algorithms = {"first": fa.fedavg(LOCAL), "second": fa.fedprox(LOCAL, penalty=1.0), "third": fa.fedadmm(LOCAL)}
+    calls = []
+
+    def interrupt(row):
+        calls.append(row["round"])
+        if calls.count(2) == 2:  # in the second algorithm's round 2
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(fa.Interrupted) as caught:
+        fa.compare(problem, algorithms, rounds=3, progress=False, on_round=interrupt)
+    comparison = caught.value.result
+    assert list(comparison.by_label()) == ["first"] and comparison.notes() == [
+        "second, seed 0: interrupted after round 2"
+    ]
+
+
 def test_a_second_interrupt_ends_it_at_once(tmp_path):
     process = started(tmp_path)
     process.send_signal(signal.SIGINT)
