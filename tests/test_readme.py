@@ -1,4 +1,4 @@
-"""What the README says about code: its recipe for an algorithm is one."""
+"""What the README says about code: it runs, and its recipe for an algorithm is one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from federations import GAMMA, least_squares
 
 import fedjax_admm as fa
@@ -13,9 +14,22 @@ import fedjax_admm as fa
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("mark", ["comparison.plot", "def loss(params, batch)"])
+def test_the_first_programs_run(mark, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (block,) = (code for code in BLOCKS if mark in code)
+    exec(re.sub(r"rounds=\d+", "rounds=3", block), {})
+    said = capsys.readouterr().out
+    assert said.startswith(("algorithm", "Result(3 rounds"))
+    assert "savefig" not in block or (tmp_path / "comparison.png").stat().st_size > 1000
+
+
 def test_the_recipe_is_fedavg_with_momentum():
     """Against the formulas in NumPy: v = m v + sum alpha_i u_i - z, z = z + v, with one full gradient step a client."""
-    (recipe,) = (code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "class FedAvgM" in code)
+    (recipe,) = (code for code in BLOCKS if "class FedAvgM" in code)
     names = {}
     exec(recipe, names)
     problem, xs, ys = least_squares([6, 11, 3])
