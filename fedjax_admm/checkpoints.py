@@ -137,5 +137,5 @@ def _named_leaves(tree: Any) -> dict[str, tuple[str, Any]]:
 
 
 def _describe(path: str, leaf: Any) -> dict[str, Any]:
-    crc = zlib.crc32(np.ascontiguousarray(hosts.whole(leaf)).reshape(-1).view(np.uint8))
+    crc = zlib.crc32(np.ascontiguousarray(hosts.whole(leaf)).reshape(-1).view(np.uint8).data)
     return {"path": path, "dtype": str(leaf.dtype), "shape": list(leaf.shape), "crc32": crc}

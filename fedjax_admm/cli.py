@@ -129,7 +129,8 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         if values["out"] is not None:
             check_place(Path(values["out"]), CELLS)
         settings = _RUNS.values(values) | _circumstances(values)
-        check_run(**settings | {"run_dir": None})
+        checked: dict[str, Any] = settings | {"run_dir": None}
+        check_run(**checked)
         cells = _cells(names, values["penalties"], _METHOD.values(values))
         for name, options in cells.values():
             _check_algorithm(name, options)
@@ -334,7 +335,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit code: 0 done, 2 bad input, 1 failed."""
     with contextlib.suppress(RuntimeError):  # called from Python after JAX has started
         use_cpu_devices()
-        if jax.config.jax_compilation_cache_dir is None:  # a second run of the same shapes compiles nothing
+        # A second run of the same shapes compiles nothing.
+        if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
             jax.config.update("jax_compilation_cache_dir", str(cache.folder() / "xla" / environment.processor()))
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="fedjax-admm", standalone_mode=False)

@@ -21,6 +21,9 @@ class Cohorts:
     (2,)
     """
 
+    num_clients: int
+    size: int
+
     def __init__(self, participation: Any, num_clients: int, seed: int) -> None:
         self.num_clients, self._seed = num_clients, seed
         self.given: np.ndarray | None = None

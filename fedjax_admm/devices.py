@@ -8,7 +8,7 @@ the one that did it.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def use_cpu_devices(number: int | None = None) -> int:
     for several cores. Call it before anything is computed with JAX; afterwards the number is fixed and it raises
     RuntimeError.
     """
-    number = checks.integer("number", environment.cores() if number is None else number, at_least=1)
+    number = cast(int, checks.integer("number", environment.cores() if number is None else number, at_least=1))
     flags = be_patient()
     try:
         jax.config.update("jax_num_cpu_devices", number)

@@ -31,7 +31,7 @@ def environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "cores": cores(),
         "devices": [f"{device.platform} {device.device_kind}" for device in jax.devices()],
-        "jax_enable_x64": bool(jax.config.jax_enable_x64),
+        "jax_enable_x64": bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
         "commit": _commit(),
     }
 

@@ -139,6 +139,9 @@ class DivergenceError(RuntimeError):
     round: in which round (from 1); quantity: what; history: up to the round before.
     """
 
+    round: int
+    quantity: str
+    history: History
     shared = True  # by all processes of a run
 
     def __init__(self, round: int, quantity: str, history: History) -> None:
@@ -147,5 +150,5 @@ class DivergenceError(RuntimeError):
             f"round {round}: {quantity} became not finite; lower the learning rate, or try another penalty"
         )
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return DivergenceError, (self.round, self.quantity, self.history)

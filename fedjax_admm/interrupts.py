@@ -20,6 +20,9 @@ class Interrupted(KeyboardInterrupt):
     `simulate` or `compare` would have returned, as far as it is done.
     """
 
+    round: int
+    run_dir: str | None
+    result: Any
     shared = True  # by all processes of a run
 
     def __init__(self, round: int, run_dir: str | None, result: Any = None) -> None:
@@ -33,7 +36,7 @@ class Interrupted(KeyboardInterrupt):
         )
         super().__init__(f"stopped after round {round}; {kept}")
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return Interrupted, (self.round, self.run_dir)
 
 
@@ -77,7 +80,7 @@ class Interrupts:
         """The values on the host, once they are computed; signals are heard while it waits."""
         began = time.perf_counter()
         # A blocking wait would hold back Python's signal handlers until the round's end.
-        arrays = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]
+        arrays: list[Any] = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]
         while self._former and not all(leaf.is_ready() for leaf in arrays):
             time.sleep(min(0.01, 2e-5 + 0.02 * (time.perf_counter() - began)))
         return jax.device_get(values)

@@ -83,7 +83,8 @@ class LocalSolver:
         optimizer = optax.with_extra_args_support(self.optimizer(self.learning_rate))
         updates, state = optimizer.update(gradient, state, params, value=value, grad=gradient, value_fn=value_fn)
         searched = optax.tree.get_all_with_path(state, "num_linesearch_steps")
-        evaluations = sum((steps for _, steps in searched), jnp.int32(0)).astype(jnp.int32)
+        none: Array = jnp.int32(0)
+        evaluations = sum((steps for _, steps in searched), none).astype(jnp.int32)
         return optax.apply_updates(params, updates), state, evaluations
 
 

@@ -36,7 +36,7 @@ def tensorboard(log_dir: Any) -> Iterator[Callable[[Row], None]]:
 def wandb(**settings: Any) -> Iterator[Callable[[Row], None]]:
     """Sends rows to Weights & Biases; `settings` are those of `wandb.init`. Needs wandb."""
     try:
-        import wandb as service
+        import wandb as service  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ImportError("loggers.wandb needs wandb: pip install wandb") from None
     with service.init(**settings) as run:

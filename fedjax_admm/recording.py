@@ -121,7 +121,8 @@ def read_solves(path: Path, rounds: int) -> tuple[np.ndarray, Solves]:
     """The cohorts [rounds, cohort] and the solves of the first `rounds` rounds in a file of solves."""
     try:
         table = np.load(path, allow_pickle=False)[:rounds]
-        return np.array(table["client"]), Solves(**{f.name: np.array(table[f.name]) for f in fields(Solves)})
+        columns: dict[str, Any] = {f.name: np.array(table[f.name]) for f in fields(Solves)}
+        return np.array(table["client"]), Solves(**columns)
     except (ValueError, EOFError, OSError, KeyError, IndexError) as error:
         raise DamagedFileError(f"{path} is damaged: {error}") from None
 

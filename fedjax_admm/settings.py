@@ -14,7 +14,7 @@ import hashlib
 import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -89,7 +89,7 @@ def recreate(described: Any) -> Any:
     kind = _import(described["record"])
     if not dataclasses.is_dataclass(kind):
         raise CannotRecreate(f"{described['record']} is not a record")
-    return kind(**items)
+    return cast(type, kind)(**items)
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def digest(tree: Any) -> str | None:
     for path, leaf in leaves:
         array = np.ascontiguousarray(leaf)
         sha.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}".encode())
-        sha.update(array.reshape(-1).view(np.uint8))
+        sha.update(array.reshape(-1).view(np.uint8).data)
     return sha.hexdigest()[:16]
 
 
@@ -161,7 +161,7 @@ def computation(function: Callable, *arguments: Any) -> str:
     closed = jax.make_jaxpr(function)(*arguments)
     sha.update(_without_address(str(closed)).encode())
     for constant in _constants(closed):
-        sha.update(np.ascontiguousarray(constant).reshape(-1).view(np.uint8))
+        sha.update(np.ascontiguousarray(constant).reshape(-1).view(np.uint8).data)
     return sha.hexdigest()[:16]
 
 

@@ -278,8 +278,9 @@ class _Run:
             return
         number = len(rows) if solves is not None else 0
         directory.record(rows, start, self._cohorts(start, start + number), _first(solves, number))
-        for row in rows if self._on_round is not None else ():
-            self._on_round(dict(row))
+        if self._on_round is not None:
+            for row in rows:
+                self._on_round(dict(row))
 
 
 def _first(solves: Solves | None, number: int) -> Solves | None:

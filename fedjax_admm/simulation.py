@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.sharding import Mesh
 
 from . import checks, hosts, population, shuffle, trees
 from .algorithms.base import Algorithm
@@ -39,6 +41,19 @@ class Simulation:
     >>> info.epochs.tolist()
     [3]
     """
+
+    problem: Problem
+    algorithm: Algorithm
+    seed: int
+    cohorts: Cohorts
+    faults: Faults | None
+    client_time: ClientTime | None
+    rows_per_trip: int
+    order_key: Array
+    cast: Algorithm
+    execution: Execution
+    mesh: Mesh | None
+    width: int
 
     def __init__(
         self,

@@ -133,6 +133,7 @@ def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Progr
                 value_sum=carry.value_sum + share.astype(dtype) * value.astype(dtype),
             )
         if with_noise:
+            assert carry.square_sum is not None
             square = optax.tree.norm(optax.tree.cast(gradient, dtype), squared=True)
             new = new._replace(square_sum=carry.square_sum + share.astype(dtype) * square)
         used = jnp.sum(mask, dtype=jnp.int32)
@@ -174,6 +175,7 @@ def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Progr
 
     def noise(job: Job, carry: Carry) -> Array:
         """The residual's standard error (`criteria.sampling_noise` has the statistics); NaN from one batch."""
+        assert carry.square_sum is not None
         batches = job.solver.steps_per_epoch(job.size).astype(dtype)
         spread = jnp.maximum(carry.square_sum - carry.residual**2, 0)  # rounding must not make it negative
         return jnp.where(batches > 1, jnp.sqrt(spread / jnp.maximum(batches - 1, 1)), nan)

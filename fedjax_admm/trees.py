@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -50,7 +51,7 @@ def record(cls: type[T]) -> type[T]:
         children, constants = flatten(value)
         return tuple(zip(keys, children, strict=True)), constants
 
-    def unflatten(constants: tuple, children: tuple) -> Any:
+    def unflatten(constants: tuple, children: Iterable[Any]) -> Any:
         value = object.__new__(cls)
         named = (*zip(leaves, children, strict=True), *zip(constant, constants, strict=True), *notes.items())
         for name, item in named:
@@ -83,7 +84,7 @@ def where(mask: Array, new: Any, old: Any) -> Any:
     return jax.tree.map(select, new, old)
 
 
-def take(tree: Any, ids: Array) -> Any:
+def take(tree: Any, ids: Array | int) -> Any:
     """Rows `ids` of every leaf's leading axis; numbers beyond the last are the last."""
     return jax.tree.map(lambda leaf: leaf.at[ids].get(mode="clip", wrap_negative_indices=False), tree)
 

@@ -13,6 +13,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -94,7 +95,8 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 def write_arrays(path: Path, key: str, arrays: dict[str, np.ndarray]) -> None:
     """Writes arrays so that `path` is at every moment the former file, or none, or the complete new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda file: np.savez(file, key=np.array(key), **arrays))
+    named: dict[str, Any] = dict(arrays)
+    write_whole(path, lambda file: np.savez(file, key=np.array(key), **named))
 
 
 def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
@@ -104,7 +106,7 @@ def _array(archive: zipfile.ZipFile, member: str) -> np.ndarray:
         if fortran_order:
             raise ValueError(f"{member} is in Fortran order")
         array = np.empty(shape, dtype)
-        target, done = memoryview(array.reshape(-1).view(np.uint8)), 0
+        target, done = array.reshape(-1).view(np.uint8).data, 0
         while done < len(target) and (part := file.read(min(_CHUNK, len(target) - done))):
             target[done : done + len(part)] = part
             done += len(part)

@@ -114,7 +114,7 @@ def check_rows(fields: Any, name: str) -> None:
 
 def _num_rows(fields: Any, name: str) -> int:
     leaves = jax.tree.leaves(fields)
-    lengths = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
+    lengths: set[Any] = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
     if len(lengths) != 1 or None in lengths:
         shapes = [leaf.shape for leaf in leaves]
         raise ValueError(f"{name} must be arrays with the same number of rows, got shapes {shapes}")

@@ -48,7 +48,7 @@ def conv2d(x: jax.Array, kernel: jax.Array, strides: tuple[int, int] = (1, 1), p
 
 
 def pairs(
-    image: tuple[int, int], window: tuple[int, int], strides: tuple[int, int], padding: Padding
+    image: Sequence[int], window: Sequence[int], strides: Sequence[int], padding: Padding
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """((top, bottom), (left, right)) of a padding that may be given by name."""
     if isinstance(padding, str):

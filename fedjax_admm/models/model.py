@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 from flax import linen, nnx
@@ -48,8 +48,9 @@ def from_flax(module: Any, sample_input: Any = None) -> Model:
         raise ValueError(
             f"module must be a flax linen or nnx module, or a function of nnx.Rngs that builds one, got {module=}"
         )
-    graph, _ = _split_nnx(nnx.eval_shape(lambda: module(nnx.Rngs(0))))
-    return Model(_NnxInit(module), _NnxApply(graph))
+    build = cast(Callable[[nnx.Rngs], nnx.Module], module)
+    graph, _ = _split_nnx(nnx.eval_shape(lambda: build(nnx.Rngs(0))))
+    return Model(_NnxInit(build), _NnxApply(graph))
 
 
 # Dataclasses instead of closures or bound methods, which are equal only to themselves.
@@ -70,7 +71,7 @@ class _LinenApply:
     module: linen.Module
 
     def __call__(self, params: Params, x: jax.Array) -> jax.Array:
-        return self.module.apply({"params": params}, x)
+        return cast(jax.Array, self.module.apply({"params": params}, x))
 
 
 @dataclasses.dataclass(frozen=True)

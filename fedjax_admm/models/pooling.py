@@ -56,7 +56,7 @@ def _blocks(x: jax.Array) -> jax.Array:
     return x.reshape(n, h // 2, 2, w // 2, 2, c).transpose(0, 1, 3, 2, 4, 5).reshape(n, h // 2, w // 2, 4 * c)
 
 
-def _four_positions(kernel: jax.Array, window: tuple[int, int]) -> jax.Array:
+def _four_positions(kernel: jax.Array, window: tuple[int, ...]) -> jax.Array:
     """The kernel as it acts on a window of blocks, for each output of a block: [window * 4 * Cin, 4 * Cout]."""
     kh, kw, in_channels, out_channels = kernel.shape
     bh, bw = window

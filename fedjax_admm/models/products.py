@@ -78,6 +78,7 @@ def _overlap_add(g: jax.Array, window: int, stride: int, size: int, axis: int) -
         padding[axis] = (offset, end, stride - 1)
         term = lax.pad(block, zero, padding)
         total = term if total is None else total + term
+    assert total is not None  # a window has at least one block
     return total
 
 

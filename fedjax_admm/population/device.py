@@ -56,7 +56,7 @@ def state_specs(state: State, mesh: Mesh) -> Any:
     """How a state lies on a mesh: the clients' rows are split if they can be split evenly, all else is everywhere."""
     same = PartitionSpec()
     split = PartitionSpec(AXIS) if state.last_epochs.shape[0] % mesh.size == 0 else same
-    return State(round=same, params=same, server=same, clients=split, last_epochs=same, offences=same)  # pyright: ignore
+    return State(round=same, params=same, server=same, clients=split, last_epochs=same, offences=same)  # pyright: ignore[reportArgumentType]
 
 
 def place(state: State, mesh: Mesh | None) -> State:
@@ -114,7 +114,7 @@ def _rounds(
         )
         return done + 1, state, infos, info.finite
 
-    infos = RoundInfo.empty(*cohorts.shape, dtype)
+    infos = RoundInfo.empty(cohorts.shape[0], cohorts.shape[1], dtype)
     done, state, infos, _ = lax.while_loop(
         lambda loop: (loop[0] < count) & loop[3], body, (jnp.int32(0), state, infos, jnp.bool_(True))
     )

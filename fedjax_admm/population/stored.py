@@ -93,7 +93,7 @@ class StoredPopulation:
         maximum = np.asarray(trees.per_client(self._algorithm.local.max_epochs, jnp.arange(self._number)), np.int32)
         counted = self._shapes.offences
         offences = None if counted is None else np.zeros(counted.shape, counted.dtype)
-        return State(np.int32(0), params, server, self._clients(params), np.array(maximum), offences)  # pyright: ignore
+        return State(np.int32(0), params, server, self._clients(params), np.array(maximum), offences)  # pyright: ignore[reportArgumentType]
 
     @property
     def _number(self) -> int:
@@ -178,13 +178,12 @@ class StoredPopulation:
         """The state that `saved` was made from."""
         clients = self._clients(first_params)
         clients.restore(saved.clients)
-        return State(
-            np.int32(saved.round),
-            saved.params,
-            saved.server,
-            clients,
-            np.array(saved.last_epochs),  # pyright: ignore
-            None if saved.offences is None else np.array(saved.offences),  # pyright: ignore
+        return dataclasses.replace(
+            saved,
+            round=np.int32(saved.round),
+            clients=clients,
+            last_epochs=np.array(saved.last_epochs),
+            offences=None if saved.offences is None else np.array(saved.offences),
         )
 
 
