@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # of processes that tests start; of this one see `programs`
 
 
 @pytest.fixture(autouse=True, scope="module")
-def forget_programs():
-    """Compiled programs take memory maps, of which a process may have some ten thousand; without this, XLA crashes."""
+def programs(request: pytest.FixtureRequest):
+    """Programs are compiled fast rather than to be fast, unless a module says OPTIMIZED = True, and then forgotten.
+
+    Most tests compile longer than they compute. Compiled programs take memory maps, of which a process may have some
+    ten thousand; without forgetting them, XLA crashes.
+    """
+    module = getattr(request.node, "obj", None)
+    jax.config.update("jax_disable_most_optimizations", not getattr(module, "OPTIMIZED", False))
     yield
     jax.clear_caches()
 

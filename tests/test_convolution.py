@@ -9,6 +9,8 @@ from jax import lax
 from fedjax_admm.models.convolution import conv2d
 from fedjax_admm.models.pooling import conv2d_max_pool2, max_pool2
 
+OPTIMIZED = True  # networks compute longer than they compile
+
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5}  # relative to the largest entry
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 

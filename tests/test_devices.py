@@ -5,6 +5,7 @@ The devices are eight virtual ones of the CPU. Their number is fixed when JAX st
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -32,9 +33,10 @@ INSA = fa.fedadmm_insa(LOCAL, penalty=0.1, mu=1.5)
 """
 
 
-def in_a_process(script, *arguments):
+def in_a_process(script, *arguments, optimized=False):
     command = [sys.executable, "-c", BEGIN + textwrap.dedent(script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": str(int(not optimized))}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -88,7 +90,8 @@ def test_a_run_is_resumed_with_the_devices_it_began_with(tmp_path):
 
 def test_no_collective_in_the_lanes_loop():
     """Collectives are in the loop over rounds, and in no loop within it."""
-    hlo = in_a_process("""
+    hlo = in_a_process(
+        """
         from fedjax_admm import population
         problem, *_ = least_squares([6, 11, 3, 8])
         sim = fa.Simulation(problem, INSA, execution=fa.Execution(mesh=2))
@@ -96,7 +99,9 @@ def test_no_collective_in_the_lanes_loop():
         lowered = population.device_rounds.lower(*placed, sim.init(), sim.order_key, cohorts, np.int32(3),
                                                  width=sim.width, rows_per_trip=sim.rows_per_trip, mesh=sim.mesh)
         print(lowered.compile().as_text())
-    """)
+    """,
+        optimized=True,
+    )
     bodies, name = {}, None
     for line in hlo.splitlines():
         if begin := re.match(r"(?:ENTRY )?%?([\w.-]+) .*\{$", line):

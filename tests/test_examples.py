@@ -13,6 +13,8 @@ from fedjax_admm import models
 from fedjax_admm.evaluation import evaluate
 from fedjax_admm.examples import linear
 
+OPTIMIZED = True  # networks compute longer than they compile
+
 REAL = SHARED / "tensorflow_datasets"
 needs_data = pytest.mark.skipif(not REAL.is_dir(), reason="tensorflow_datasets is not beside the checkout")
 

@@ -12,6 +12,8 @@ from fedjax_admm import models, problems
 from fedjax_admm.models.layers import LayerGroupNorm
 from fedjax_admm.models.normalization import to_float
 
+OPTIMIZED = True  # networks compute longer than they compile
+
 KEY = jax.random.key(0)
 
 MODELS = {  # name: how to build it, shape of an image, number of parameters
