@@ -17,7 +17,7 @@ class Interrupted(KeyboardInterrupt):
     """A run was asked to stop, and ended after a round.
 
     round: rounds done; run_dir: where everything up to it is, None if the run was not kept on disk; result: what
-    `simulate` or `compare` would have returned, as far as it is done.
+    `simulate`, `compare` or `simulate_many` would have returned, as far as it is done (not in another process).
     """
 
     round: int

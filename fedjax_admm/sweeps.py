@@ -7,7 +7,7 @@ Together their clients are one queue, and they share the data, the compiled prog
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from .devices import on_one_device, replicated
 from .evaluation import evaluate_many
 from .execution import Execution
 from .history import DivergenceError, Result
+from .interrupts import Interrupted, Interrupts
 from .problem import Problem
 from .progress import Progress
 from .records import State
@@ -48,7 +49,8 @@ def simulate_many(
     The algorithms may differ in their numbers (penalty, c, learning rate, maximum of epochs ...) and in nothing else.
     All clients' states of all runs are on the device, and nothing is written to disk: it is for many small runs. A run
     that diverges has its `DivergenceError` in its place, and the others go on. The histories' `seconds` are those of
-    all runs together, and so is `lane_efficiency`.
+    all runs together, and so is `lane_efficiency`. Ctrl-C ends them after a round, with the list so far as the `result`
+    of `Interrupted`.
 
     >>> import fedjax_admm as fa
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
@@ -67,12 +69,17 @@ def simulate_many(
     states, logs = sweep.init(), [_Log(sim) for sim in sims]
     _evaluate(problem, states, logs)
     blocks, done = [], 0
-    with Progress(rounds, progress) as shown:
+
+    def results() -> list[Result | DivergenceError]:
+        solves = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *blocks)
+        return [log.error or _result(r, log, states, cohorts[:, :done], solves) for r, log in enumerate(logs)]
+
+    with Progress(rounds, progress) as shown, Interrupts(kept=False) as interrupts:
         while done < rounds:
             count = min(every - done % every, MOST_ROUNDS_A_DISPATCH, rounds - done)
             began = time.perf_counter()
             block = cohorts[:, done : done + count]
-            states, infos = sweep.run(states, block, min(every, MOST_ROUNDS_A_DISPATCH))
+            states, infos = sweep.run(states, block, min(every, MOST_ROUNDS_A_DISPATCH), interrupts.wait)
             for r, log in enumerate(logs):
                 mine = jax.tree.map(lambda leaf, r=r: leaf[r], infos)
                 log.add_rounds(block[r], mine, count, time.perf_counter() - began)
@@ -81,8 +88,9 @@ def simulate_many(
             if done % every == 0 or done == rounds:
                 _evaluate(problem, states, logs)
             shown.update(count, f"{len(logs)} runs, first {logs[0].log.summary()}")
-    solves = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *blocks)
-    return [log.error or _result(r, log, states, cohorts, solves) for r, log in enumerate(logs)]
+            if interrupts.requested and done < rounds:
+                raise Interrupted(done, None, results())
+    return results()
 
 
 class _Log:
@@ -170,14 +178,14 @@ class _Sweep:
         """The states [runs, ...] before the first round."""
         return _stack([sim.init_on_one_device() for sim in self._sims])
 
-    def run(self, states: State, cohorts: np.ndarray, most: int) -> tuple[State, RoundInfo]:
+    def run(self, states: State, cohorts: np.ndarray, most: int, wait: Callable[[Any], Any]) -> tuple[State, RoundInfo]:
         """The rounds with `cohorts` [runs, rounds, cohort], at most `most`: states and infos [runs, rounds, ...]."""
         count = cohorts.shape[1]
         padded = np.concatenate([cohorts, np.repeat(cohorts[:, -1:], most - count, axis=1)], axis=1)
         states, infos = _rounds(
             self._problem, self._algorithms, states, self._keys, jnp.asarray(padded), jnp.int32(count), **self._static
         )
-        return states, jax.tree.map(lambda leaf: leaf[:, :count], jax.device_get(infos))
+        return states, jax.tree.map(lambda leaf: leaf[:, :count], wait(infos))
 
 
 def _stack(trees: Sequence[Any]) -> Any:

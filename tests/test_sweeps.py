@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import signal
 
 import jax
 import numpy as np
@@ -103,3 +105,26 @@ def test_runs_that_cannot_be_at_once(problem, runs, message):
 def test_only_on_the_device(problem):
     with pytest.raises(ValueError, match="population must be 'device'"):
         fa.simulate_many(problem, [(fa.fedavg(LOCAL), 0)], 2, execution=fa.Execution(population="host"), **SETTINGS)
+
+
+def test_an_interrupt_leaves_what_was_done(problem, monkeypatch):
+    from fedjax_admm import sweeps
+
+    runs = [(fa.fedadmm(LOCAL, penalty=penalty), 0) for penalty in (0.1, 0.2)]
+    settings = SETTINGS | {"evaluate_every": 1}
+    whole = fa.simulate_many(problem, runs, 2, **settings)
+    evaluate, calls = sweeps._evaluate, []
+
+    def interrupting(*arguments):
+        evaluate(*arguments)
+        calls.append(None)
+        if len(calls) == 3:  # before the first round, and after two
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(sweeps, "_evaluate", interrupting)
+    with pytest.raises(fa.Interrupted, match="stopped after round 2") as caught:
+        fa.simulate_many(problem, runs, 6, **settings)
+    for one, other in zip(caught.value.result, whole, strict=True):
+        np.testing.assert_array_equal(one.params, other.params)
+        np.testing.assert_array_equal(one.history["loss"], other.history["loss"])
+        assert len(one.cohorts) == len(one.epochs) == 2
