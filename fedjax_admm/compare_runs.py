@@ -124,7 +124,10 @@ def _check_settings(
 
 
 def read_comparison(path: Any) -> Comparison:
-    """The comparison in a directory, as far as it is done."""
+    """The comparison in a directory, as far as it is done.
+
+    >>> print(fa.read_comparison("runs/two"))  # doctest: +SKIP
+    """
     folder = Path(path)
     plan = _read_plan(folder)
     runs: dict[str, dict[int, RunRecord]] = {label: {} for label in plan["cells"]}

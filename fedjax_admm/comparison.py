@@ -26,6 +26,9 @@ class Comparison:
     """Runs by algorithm and seed.
 
     Runs of one seed share cohorts, rows and start, so differences to the baseline are taken seed by seed.
+
+    >>> comparison = fa.compare(problem, {"FedADMM": one, "InSa": other}, rounds=100, seeds=[0, 1])  # doctest: +SKIP
+    >>> print(comparison.table().markdown())  # doctest: +SKIP
     """
 
     runs: Mapping[str, Mapping[int, RunRecord]]  # label -> seed -> run

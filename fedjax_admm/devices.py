@@ -32,6 +32,9 @@ def use_cpu_devices(number: int | None = None) -> int:
     By default one for each core that this process may use. Clients are dealt over the devices, and no step is too short
     for several cores. Call it before anything is computed with JAX; afterwards the number is fixed and it raises
     RuntimeError.
+
+    >>> fa.use_cpu_devices()  # doctest: +SKIP
+    8
     """
     number = cast(int, checks.integer("number", environment.cores() if number is None else number, at_least=1))
     flags = be_patient()

@@ -68,7 +68,12 @@ class History(Mapping[str, np.ndarray]):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run wrote down: everything but the parameters and the clients' state."""
+    """What a run wrote down: everything but the parameters and the clients' state.
+
+    >>> run = fa.read_run("runs/one")  # doctest: +SKIP
+    >>> run.history["loss"][-1], run.epoch_reduction  # doctest: +SKIP
+    (1.499, 0.201)
+    """
 
     history: History
     cohorts: np.ndarray  # [rounds, cohort]
@@ -127,7 +132,11 @@ class RunRecord:
 
 @dataclass(frozen=True, repr=False)
 class Result(RunRecord):
-    """What `simulate` returns: the run's record, and where it ended."""
+    """What `simulate` returns: the run's record, and where it ended.
+
+    >>> result = fa.simulate(problem, algorithm, rounds=100)  # doctest: +SKIP
+    >>> result.params, result.state.duals, result.history["loss"], result.solves.stop_reason  # doctest: +SKIP
+    """
 
     params: Any  # z after the last round
     state: State  # all that the run carried: client_params, duals, penalties where kept
@@ -137,6 +146,9 @@ class DivergenceError(RuntimeError):
     """A run produced something that is not finite.
 
     round: in which round (from 1); quantity: what; history: up to the round before.
+
+    >>> print(DivergenceError(3, "the loss", History([])))
+    round 3: the loss became not finite; lower the learning rate, or try another penalty
     """
 
     round: int

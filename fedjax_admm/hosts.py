@@ -26,7 +26,11 @@ _BLOCK_BYTES = 1 << 26  # of rows that are fetched from all processes at a time
 
 
 class LostProcessError(RuntimeError):
-    """Another process of the run ended, or cannot be reached."""
+    """Another process of the run ended, or cannot be reached.
+
+    >>> issubclass(LostProcessError, RuntimeError)
+    True
+    """
 
 
 def initialize_distributed(

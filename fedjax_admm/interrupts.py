@@ -18,6 +18,11 @@ class Interrupted(KeyboardInterrupt):
 
     round: rounds done; run_dir: where everything up to it is, None if the run was not kept on disk; result: what
     `simulate`, `compare` or `simulate_many` would have returned, as far as it is done (not in another process).
+
+    >>> try:
+    ...     result = fa.simulate(problem, algorithm, rounds=300)  # Ctrl-C
+    ... except fa.Interrupted as stopped:  # doctest: +SKIP
+    ...     result = stopped.result
     """
 
     round: int

@@ -18,7 +18,11 @@ Row = dict[str, float]
 
 @contextlib.contextmanager
 def tensorboard(log_dir: Any) -> Iterator[Callable[[Row], None]]:
-    """Writes every number of a row as a scalar for TensorBoard; needs tensorboardX."""
+    """Writes every number of a row as a scalar for TensorBoard; needs tensorboardX.
+
+    >>> with fa.loggers.tensorboard("board") as log:  # doctest: +SKIP
+    ...     fa.simulate(problem, algorithm, rounds=100, on_round=log)
+    """
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
@@ -34,7 +38,11 @@ def tensorboard(log_dir: Any) -> Iterator[Callable[[Row], None]]:
 
 @contextlib.contextmanager
 def wandb(**settings: Any) -> Iterator[Callable[[Row], None]]:
-    """Sends rows to Weights & Biases; `settings` are those of `wandb.init`. Needs wandb."""
+    """Sends rows to Weights & Biases; `settings` are those of `wandb.init`. Needs wandb.
+
+    >>> with fa.loggers.wandb(project="federated") as log:  # doctest: +SKIP
+    ...     fa.simulate(problem, algorithm, rounds=100, on_round=log)
+    """
     try:
         import wandb as service  # pyright: ignore[reportMissingImports]
     except ImportError:

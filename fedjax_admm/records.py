@@ -48,6 +48,9 @@ class Subproblem(NamedTuple):
     """min_u f_i(u) - <linear, u> + penalty / 2 ||u - center||^2, from start.
 
     None means: no such term (linear, penalty), the server's parameters (center, start), not kept (previous).
+
+    >>> Subproblem(penalty=jnp.ones(3)).linear is None  # FedProx's, of a cohort of three
+    True
     """
 
     linear: Any = None  # [cohort, ...]
@@ -69,7 +72,11 @@ class LocalProgress(NamedTuple):
 
 
 class StopReason(enum.StrEnum):
-    """Why a solve ended, or what became of it. Files hold the reasons' places in this list: new ones go to its end."""
+    """Why a solve ended, or what became of it. Files hold the reasons' places in this list: new ones go to its end.
+
+    >>> StopReason.MAXIMUM == "maximum", StopReason.MAXIMUM.code
+    (True, 1)
+    """
 
     CRITERION = "criterion"
     MAXIMUM = "maximum"
@@ -99,6 +106,9 @@ class Solves:
     Fields can be read as attributes or by name, `solves["epochs"]`. NaN stands for what was not measured: a
     solve that ran to its maximum has no final residual, since the criterion is not looked at once the maximum
     is reached.
+
+    >>> result.solves.epochs.shape, np.unique(result.solves.stop_reason)  # doctest: +SKIP
+    ((300, 40), array(['criterion', 'maximum'], dtype='<U9'))
     """
 
     epochs: Array  # int32, local epochs done
@@ -160,6 +170,9 @@ class State:
     """Everything that a run carries from round to round.
 
     What an algorithm keeps per client can be read as an attribute: `state.duals` is `state.clients["duals"]`.
+
+    >>> result.state.duals.shape, result.state.penalties.shape  # doctest: +SKIP
+    ((200, 5000), (200,))
     """
 
     round: Array  # rounds done

@@ -39,7 +39,11 @@ SETTINGS, EXECUTION, ENVIRONMENT, STATUS = "settings.json", "execution.json", "e
 
 
 class RunDirectoryError(OSError):
-    """The run directory could not be written or read; what was saved before is still there."""
+    """The run directory could not be written or read; what was saved before is still there.
+
+    >>> issubclass(RunDirectoryError, OSError)
+    True
+    """
 
 
 @dataclass(frozen=True)
@@ -221,7 +225,12 @@ class NoDirectory:
 
 @dataclass(frozen=True, repr=False)
 class StoredRun(RunRecord):
-    """A run as its directory has it, finished or not."""
+    """A run as its directory has it, finished or not.
+
+    >>> run = fa.read_run("runs/one")  # doctest: +SKIP
+    >>> run.status, run.settings["rounds"], run.environment[-1]["versions"]["jax"]  # doctest: +SKIP
+    ('finished', 300, '0.10.2')
+    """
 
     settings: Mapping[str, Any]
     environment: list[Mapping[str, Any]]
@@ -239,6 +248,16 @@ def read_run(path: Any) -> StoredRun:
     """What a run directory has by now; the run may still be going on.
 
     Raises ValueError where there is no run, `DamagedFileError` where a file of it is damaged.
+
+    >>> import tempfile
+    >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     settings = example.run_settings | {"run_dir": f"{place}/run", "progress": False}
+    ...     result = fa.simulate(example.problem, example.algorithm("fedadmm_insa"), **settings)
+    ...     run = read_run(f"{place}/run")
+    ...     again = fa.resume(f"{place}/run", progress=False)  # it is finished, so it is read
+    >>> run.status, bool(run.history["loss"][-1] == result.history["loss"][-1] == again.history["loss"][-1])
+    ('finished', True)
     """
     folder = Path(path)
     settings, execution = read_run_settings(folder), read_json(folder / EXECUTION)

@@ -159,6 +159,8 @@ def resume(run_dir: Any, **settings: Any) -> Result:
 
     Works for the package's examples and algorithms. A run whose problem, optimizer or other part was defined
     elsewhere goes on by the call of `simulate` that started it.
+
+    >>> result = fa.resume("runs/one")  # doctest: +SKIP
     """
     there = read_run_settings(run_dir)
     if there["initial_params"] is not None:
