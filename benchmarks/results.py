@@ -61,4 +61,4 @@ def draw(
         line[0].set_title(title, fontsize="medium", loc="left")
     figures.shared_legend(grid.flat)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    grid[0, 0].figure.savefig(path, dpi=130)
+    grid[0, 0].figure.savefig(path, dpi=100, pil_kwargs={"optimize": True})

@@ -101,7 +101,7 @@ def draw(path: str, points: Mapping[Key, np.ndarray]) -> None:
         line[0].set_ylabel("loss above the optimum")
         line[0].set_title(f"initial penalty {penalty:g}", fontsize="medium", loc="left")
     figures.shared_legend(grid.flat)
-    grid[0, 0].figure.savefig(path, dpi=130)
+    grid[0, 0].figure.savefig(path, dpi=100, pil_kwargs={"optimize": True})
 
 
 def main() -> None:
