@@ -19,6 +19,8 @@ import argparse
 import dataclasses
 from typing import Any
 
+from results import numbers, one_line_errors, stacked, write_csv
+
 import fedjax_admm as fa
 
 SMALL = dict(num_clients=100, rows_per_client=50, dimension=500, batch_size=10, learning_rate=0.002, rounds=100)
@@ -43,14 +45,14 @@ def parts(example: fa.examples.Example, penalty: float) -> dict[str, Any]:
         relative = None if reference is None else fa.criteria.relative_residual(c=example.c, reference=reference)
         for adaptive, rule in (("off", None), ("on", fa.penalties.residual_balancing(5.0, 2.0))):
             for delta in (0.0, 0.01):
-                label = f"criterion {criterion}, adaptive {adaptive}, delta {delta:g}, penalty {penalty:g}"
+                label = f"criterion {criterion}, adaptive {adaptive}, delta {delta:g}"
                 found[label] = fa.fedadmm(example.local, penalty, delta=delta, criterion=relative, penalty_rule=rule)
     return found
 
 
-def numbers(example: fa.examples.Example, penalty: float) -> dict[str, Any]:
+def changed_numbers(example: fa.examples.Example, penalty: float) -> dict[str, Any]:
     """label -> FedADMM-InSa as usual, and with one number changed."""
-    found = {f"as usual, penalty {penalty:g}": example.algorithm("fedadmm_insa", penalty)}
+    found = {"as usual": example.algorithm("fedadmm_insa", penalty)}
     for name, values in NUMBERS.items():
         for value in values:
             if name in ("max_epochs", "learning_rate"):
@@ -60,7 +62,7 @@ def numbers(example: fa.examples.Example, penalty: float) -> dict[str, Any]:
                 method = changed.algorithm("fedadmm_insa", penalty)
             else:
                 method = example.algorithm("fedadmm_insa", penalty, **{name: value})
-            found[f"{name} {value:g}, penalty {penalty:g}"] = method
+            found[f"{name} {value:g}"] = method
     return found
 
 
@@ -76,24 +78,19 @@ def main() -> None:
     parser.add_argument("--results", metavar="PREFIX")
     args = parser.parse_args()
     fa.use_cpu_devices(args.devices)
-    from results import write_csv
-
     example = PROBLEMS[args.problem]()
     settings = example.run_settings | ({} if args.rounds is None else {"rounds": args.rounds})
-    for title, make in (("parts", parts), ("numbers", numbers)):
-        every = {k: v for penalty in map(float, args.penalties.split(",")) for k, v in make(example, penalty).items()}
-        comparison = fa.compare(
-            example.problem,
-            every,
-            seeds=[int(seed) for seed in args.seeds.split(",")],
-            run_dir=None if args.out is None else f"{args.out}/{title}",
-            evaluate_every=args.evaluate_every,
-            **settings,
-        )
-        print(f"{title}\n{comparison}\n", flush=True)
+    settings |= {"seeds": numbers("seeds", args.seeds, int), "evaluate_every": args.evaluate_every}
+    for title, make in (("parts", parts), ("numbers", changed_numbers)):
+        found = {}
+        for penalty in numbers("penalties", args.penalties):  # each has its own baseline
+            place = None if args.out is None else f"{args.out}/{title}-{penalty:g}"
+            found[penalty] = fa.compare(example.problem, make(example, penalty), run_dir=place, **settings)
+            print(f"{title}, initial penalty {penalty:g}\n{found[penalty]}\n", flush=True)
         if args.results:
-            write_csv(f"{args.results}-{title}.csv", comparison.csv(), comparison.notes())
+            notes = [f"penalty {penalty:g}: {note}" for penalty, each in found.items() for note in each.notes()]
+            write_csv(f"{args.results}-{title}.csv", stacked({p: each.csv() for p, each in found.items()}), notes)
 
 
 if __name__ == "__main__":
-    main()
+    one_line_errors(main)

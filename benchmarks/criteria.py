@@ -14,8 +14,9 @@ its arguments. A criterion is
     NAME(NUMBER, ...)           one of fa.criteria, such as sampling_noise(1) or decaying_squared_tolerance(100,0.95); a
                                 word after the numbers is its residual
 
-Prints the comparison's table and, with `--target`, the work until a loss or a metric is there. `--out` is a comparison
-on disk: the same command goes on where it was stopped or adds criteria, `fedjax-admm report OUT` makes a page of it.
+Prints a table for each penalty, with the first criterion as baseline, and with `--target` the work until a loss or a
+metric is there. `--out` keeps the runs, a comparison for each penalty: the same command goes on where it was stopped or
+adds criteria, `fedjax-admm report OUT/penalty-1` makes a page of it.
 `--results PREFIX` writes PREFIX.csv, PREFIX-target.csv and PREFIX.png.
 """
 
@@ -27,8 +28,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from results import arguments_of, draw, numbers, one_line_errors, stacked, write_csv
+
 import fedjax_admm as fa
-from fedjax_admm.cli import EXAMPLES
+from fedjax_admm import checks
+from fedjax_admm.cli import EXAMPLES, target_of
+from fedjax_admm.evaluation import evaluated_columns
 from fedjax_admm.flags import value
 
 SPLIT = re.compile(r",(?![^(]*\))")  # commas outside parentheses
@@ -54,7 +59,7 @@ def maker(name: str) -> Callable[..., fa.examples.Example]:
     if name in known:
         return known[name]
     if ":" not in name:
-        raise SystemExit(f"problem must be one of {', '.join(known)} or module:function, got {name!r}")
+        raise ValueError(f"problem must be one of {', '.join(known)} or module:function, got {name!r}")
     return pkgutil.resolve_name(name)
 
 
@@ -63,13 +68,13 @@ def algorithm(example: fa.examples.Example, name: str, penalty: float, criterion
     if criterion == "fixed":
         return example.algorithm(name, penalty, criterion=fa.criteria.run_to_maximum())
     residual, _, client = criterion.partition("-")
-    if residual in fa.criteria.RESIDUALS:
+    if residual in fa.criteria.RESIDUALS and client in ("", "client"):
         reference = "client" if client else "server"
         relative = fa.criteria.relative_residual(c=example.c, residual=residual, reference=reference)
         return example.algorithm(name, penalty, criterion=relative)
     found = re.fullmatch(r"(\w+)\((.*)\)", criterion)
-    if found is None or not callable(make := getattr(fa.criteria, found[1], None)):
-        raise SystemExit(f"criterion must be one of those that --help shows, got {criterion!r}")
+    if found is None or found[1].startswith("_") or not callable(make := getattr(fa.criteria, found[1], None)):
+        raise ValueError(f"--criteria must be some of those that --help shows, got {criterion!r}")
     arguments = [value(word.strip()) for word in found[2].split(",") if word.strip()]
     residual = {"residual": arguments.pop()} if arguments and isinstance(arguments[-1], str) else {}
     return example.algorithm(name, penalty, criterion=make(*arguments, **residual))
@@ -90,50 +95,47 @@ def main() -> None:
     parser.add_argument("--out", help="where the runs are kept; without it, only in memory")
     parser.add_argument("--results", metavar="PREFIX")
     args = parser.parse_args()
+    seeds, penalties = numbers("seeds", args.seeds, int), numbers("penalties", args.penalties)
+    target = None if args.target is None else target_of(args.target)
     fa.use_cpu_devices(args.devices)
-    from results import draw, write_csv
-
-    chosen = {name: value(text) for name, _, text in (item.partition("=") for item in args.set)}
-    example = maker(args.problem)(**chosen, **({} if args.rounds is None else {"rounds": args.rounds}))
+    sizes = arguments_of(args.set) | ({} if args.rounds is None else {"rounds": args.rounds})
+    example = maker(args.problem)(**sizes)
+    if target is not None:
+        checks.choice("--target", target[0], evaluated_columns(example.problem))
     names = [name.strip().replace("-", "_") for name in args.algorithms.split(",")]
-    criteria = [name.strip() for name in SPLIT.split(args.criteria)]
-    penalties = [float(text) for text in args.penalties.split(",")]
     cells = {
-        penalty: {
-            f"{name.replace('_', '-')}, {criterion}": algorithm(example, name, penalty, criterion)
-            for name in names
-            for criterion in criteria
-        }
-        for penalty in penalties
+        f"{name.replace('_', '-')}, {criterion.strip()}": (name, criterion.strip())
+        for name in names
+        for criterion in SPLIT.split(args.criteria)
     }
-    comparison = fa.compare(
-        example.problem,
-        {f"{label}, {penalty:g}": method for penalty, row in cells.items() for label, method in row.items()},
-        seeds=[int(seed) for seed in args.seeds.split(",")],
-        run_dir=args.out,
-        evaluate_every=args.evaluate_every,
-        **example.run_settings,
-    )
-    print(comparison)
-    column, _, number = (args.target or "").partition("=")
-    target = float(number) if args.target else None
-    reached = None if target is None else comparison.to_target(column, target)
-    if reached is not None:
-        print(f"\nuntil {column.replace('_', ' ')} is {target:g}:\n{reached}")
-    if args.results is None:
-        return
-    write_csv(f"{args.results}.csv", comparison.csv(), comparison.notes())
-    if reached is not None:
-        write_csv(f"{args.results}-target.csv", reached.csv(), [f"the work until {args.target}"])
-    runs = comparison.by_label()
-    rows = {
-        f"initial penalty {penalty:g}": {label: found for label in row if (found := runs.get(f"{label}, {penalty:g}"))}
-        for penalty, row in cells.items()
-    }
-    history = next(iter(runs.values()))[0].history
-    shown = column or ("excess_loss" if "excess_loss" in history else (*history.metrics, "loss")[0])
-    draw(f"{args.results}.png", rows, shown, target=target)
+    methods = {p: {label: algorithm(example, name, p, how) for label, (name, how) in cells.items()} for p in penalties}
+    settings = {"seeds": seeds, "evaluate_every": args.evaluate_every, **example.run_settings}
+    comparisons = {}
+    for penalty, of in methods.items():  # each has its own baseline
+        place = None if args.out is None else f"{args.out}/penalty-{penalty:g}"
+        comparisons[penalty] = fa.compare(example.problem, of, run_dir=place, **settings)
+        print(f"initial penalty {penalty:g}\n{comparisons[penalty]}", flush=True)
+        if target is not None and comparisons[penalty].by_label():
+            print(f"\nuntil {args.target}:\n{comparisons[penalty].to_target(*target)}\n", flush=True)
+    if args.results:
+        keep(args.results, comparisons, target)
+
+
+def keep(prefix: str, comparisons: dict[float, fa.Comparison], target: tuple[str, float] | None) -> None:
+    """Tables and figure, of the penalties for which anything is done."""
+    done = {penalty: comparison for penalty, comparison in comparisons.items() if comparison.by_label()}
+    if not done:
+        raise ValueError("every run diverged: lower the learning rate, or try other penalties")
+    notes = [f"penalty {penalty:g}: {note}" for penalty, found in comparisons.items() for note in found.notes()]
+    write_csv(f"{prefix}.csv", stacked({p: found.csv() for p, found in done.items()}), notes)
+    if target is not None:
+        reached = stacked({p: found.to_target(*target).csv() for p, found in done.items()})
+        write_csv(f"{prefix}-target.csv", reached, [f"the work until {target[0]} is {target[1]:g}"])
+    rows = {f"initial penalty {penalty:g}": found.by_label() for penalty, found in done.items()}
+    history = next(iter(next(iter(rows.values())).values()))[0].history
+    best = "excess_loss" if "excess_loss" in history else (*history.metrics, "loss")[0]
+    draw(f"{prefix}.png", rows, best if target is None else target[0], target=None if target is None else target[1])
 
 
 if __name__ == "__main__":
-    main()
+    one_line_errors(main)

@@ -15,17 +15,18 @@ A row that was run at less than the paper's size is marked with *, and below the
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import results
 
 import fedjax_admm as fa
 from fedjax_admm.compare_runs import CELLS
 from fedjax_admm.files import read_json
+from fedjax_admm.run_directory import SETTINGS, StoredRun
 from fedjax_admm.tables import Table
 
 # Row -> Example 1: loss, epochs saved in percent; Examples 2 and 3: accuracy in percent, epochs saved in percent.
@@ -69,17 +70,19 @@ def make(number: int, seed: int, args: argparse.Namespace) -> fa.examples.Exampl
     return maker(data_dir=args.data_dir, partition_seed=seed, **given)
 
 
-Runs = dict[str, dict[int, fa.RunRecord]]  # row -> seed -> run
+Runs = dict[str, dict[int, StoredRun]]  # row -> seed -> run
 
 
 def stored(place: Path, rows: Sequence[str], seed: int) -> Runs:
-    """The runs of a seed, as far as they are; unfinished ones included."""
+    """The runs of a seed, as far as they are; unfinished ones included, if a round of them is done."""
     plan = read_json(place / CELLS) if (place / CELLS).exists() else {"cells": {}}
     found: Runs = {}
     for row in rows:
         run = place / plan["cells"].get(row, {}).get("folder", "-") / f"seed-{seed}"
-        if (run / "settings.json").exists() and len((record := fa.read_run(run)).cohorts):
-            found[row] = {seed: record}
+        if (run / SETTINGS).exists() and (run / "history.csv").exists():
+            record = fa.read_run(run)
+            if len(record.cohorts) and np.isfinite(record.history["loss"]).any():
+                found[row] = {seed: record}
     return found
 
 
@@ -166,26 +169,34 @@ def mean_reduction(found: Sequence[Cell], number: int) -> str:
 
 
 def draw(path: str, runs: Runs, number: int) -> None:
-    """Loss above the optimum, or accuracy, against rounds and gradients: a row of panels for each penalty."""
-    import results
+    """Loss above the optimum, or accuracy, against rounds and gradients: a row of panels for each penalty.
 
+    Nothing is drawn of FedAvg alone.
+    """
     penalties = sorted({row.split()[1] for row in runs if row.startswith("FedADMM")}, key=float)
     chosen = {
         f"initial penalty {penalty}": {
-            name: list(runs[row].values())
+            name: longest(runs[row])
             for name in ("FedAvg (all)", "FedADMM", "FedADMM-In", "FedADMM-InSa")
             if (row := name if "(" in name else f"{name} {penalty}") in runs
         }
         for penalty in penalties
     }
-    results.draw(path, chosen, "excess_loss" if number == 1 else "accuracy")
+    if chosen:
+        results.draw(path, chosen, "excess_loss" if number == 1 else "accuracy")
+
+
+def longest(runs: Mapping[int, StoredRun]) -> list[StoredRun]:
+    """Those that are furthest: only runs of equal length have a mean curve."""
+    most = max(len(run.cohorts) for run in runs.values())
+    return [run for run in runs.values() if len(run.cohorts) == most]
 
 
 def chosen_rows(text: str | None) -> list[str]:
     rows = list(ROWS) if text is None else [row.strip() for row in text.split(",")]
     unknown = [row for row in rows if row not in ROWS]
     if unknown:
-        sys.exit(f"--rows {unknown[0]!r} is not a row of the table, which are: {', '.join(ROWS)}")
+        raise ValueError(f"--rows {unknown[0]!r} is not a row of the table, which are: {', '.join(ROWS)}")
     return rows
 
 
@@ -204,7 +215,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="only print what is there")
     parser.add_argument("--results", metavar="PREFIX")
     args = parser.parse_args()
-    rows, seeds = chosen_rows(args.rows), [int(seed) for seed in args.seeds.split(",")]
+    rows, seeds = chosen_rows(args.rows), results.numbers("seeds", args.seeds, int)
     fa.use_cpu_devices(args.devices)
     runs: Runs = {row: {} for row in rows}
     for seed in seeds:
@@ -218,18 +229,18 @@ def main() -> None:
             runs[row] |= found
     runs = {row: found for row, found in runs.items() if found}
     if not runs:
-        sys.exit(f"--out {args.out!r} has no run of these rows and seeds yet")
+        raise ValueError(f"--out {args.out!r} has no run of these rows and seeds yet")
     found = cells(runs, args.example)
     notes = [mean_reduction(found, args.example)]
     notes += [f"* {cell.row}: {', '.join(cell.less)}" for cell in found if cell.less]
+    every = {(row, seed): run for row, found in runs.items() for seed, run in found.items()}
+    notes += [f"{row}, seed {seed}: {run.status}" for (row, seed), run in every.items() if run.status != "finished"]
     shown = table(found, args.example)
     print("\n".join([str(shown), *notes]))
     if args.results:
-        import results
-
-        results.write_csv(f"{args.results}.csv", shown.csv(), notes)
+        results.write_csv(f"{args.results}.csv", shown.csv(), notes, runs=list(every.values()))
         draw(f"{args.results}.png", runs, args.example)
 
 
 if __name__ == "__main__":
-    main()
+    results.one_line_errors(main)

@@ -1,37 +1,77 @@
-"""How measured results are kept: tables as CSV with their origin above them, and figures of several panels."""
+"""What the scripts that measure share: their arguments, and how results are kept.
+
+Tables are CSV files with their origin above them, figures have several panels.
+"""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import fedjax_admm as fa
 from fedjax_admm.environment import environment
+from fedjax_admm.flags import value
 from fedjax_admm.plots import figures
+from fedjax_admm.run_directory import StoredRun
 
 
-def origin() -> list[str]:
-    """The command, the date, the versions and the machine, a line each."""
-    told = environment()
+def one_line_errors(main: Callable[[], None]) -> None:
+    """Runs a script; of bad input and of what is missing it says one line, and ends with 2."""
+    try:
+        main()
+    except (ValueError, TypeError, FileNotFoundError, ImportError) as error:
+        print(f"{Path(sys.argv[0]).name}: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+
+
+def arguments_of(items: Sequence[str]) -> dict[str, Any]:
+    """NAME=VALUE, as the arguments of an example."""
+    pairs = [item.partition("=") for item in items]
+    if bad := [item for item, (_, sign, _) in zip(items, pairs, strict=True) if not sign]:
+        raise ValueError(f"--set must be NAME=VALUE, got {bad[0]!r}")
+    return {name: value(text) for name, _, text in pairs}
+
+
+def numbers(name: str, text: str, kind: Callable[[str], Any] = float) -> list[Any]:
+    """Numbers between commas."""
+    try:
+        return [kind(item) for item in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--{name} must be numbers with commas between them, got {text!r}") from None
+
+
+def origin(runs: Sequence[fa.RunRecord] = ()) -> list[str]:
+    """The command, the date, the versions and the machine, a line each; of runs on disk, what they were made with."""
+    environments = [run.environment[-1] for run in runs if isinstance(run, StoredRun) and run.environment]
+    told = environments[0] if environments else environment()
+    days = sorted({each["started"][:10] for each in environments} or {told["started"][:10]})
     versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
-    command = shlex.join([f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    given = [word for word in sys.argv[1:] if word != "--report"]  # without it, the same command makes the runs
+    command = shlex.join([f"benchmarks/{Path(sys.argv[0]).name}", *given])
     return [
         f"python {command}",
-        f"{datetime.now(UTC):%Y-%m-%d}, commit {told['commit']}",
+        f"{' to '.join(days[:: max(1, len(days) - 1)])}, commit {told['commit'] or 'not recorded'}",
         f"Python {told['python']}, {versions}",
         f"{told['cores']} cores, {told['machine']}, {told['system']}; devices: {', '.join(told['devices'])}",
     ]
 
 
-def write_csv(path: str | Path, values: str, notes: Sequence[str] = ()) -> None:
-    """Comma-separated values under lines that begin with #: where they come from, and notes."""
-    head = "".join(f"# {line}\n" for line in (*origin(), *notes))
+def write_csv(path: str | Path, values: str, notes: Sequence[str] = (), runs: Sequence[fa.RunRecord] = ()) -> None:
+    """Comma-separated values under lines that begin with #: where they, or the runs, come from, and notes."""
+    head = "".join(f"# {line}\n" for line in (*origin(runs), *notes))
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(head + values, encoding="utf-8")
+
+
+def stacked(tables: dict[float, str]) -> str:
+    """Tables of several penalties as one, with the penalty in front."""
+    lines = {penalty: text.splitlines() for penalty, text in tables.items()}
+    header = next(iter(lines.values()))[0]
+    rows = [f"{penalty:g},{line}" for penalty, found in lines.items() for line in found[1:]]
+    return "\n".join([f"penalty,{header}", *rows]) + "\n"
 
 
 def draw(

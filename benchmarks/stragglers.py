@@ -1,28 +1,24 @@
 """Simulated time to a target loss on clients of unequal speed: fixed epochs, and three ways to look at the criterion.
 
-    python benchmarks/stragglers.py --out stragglers
+    python benchmarks/stragglers.py --results stragglers
 
 Example 1, by default small, with log-normal speeds and bandwidths; the same clients, cohorts and rows for every method
 of a seed. A round takes as long as its slowest client, and the criterion's gradients take time too. "InSa, fixed
 epochs" is FedADMM-InSa without its criterion, so that the criterion and the adaptive penalty can be told apart. Prints
-a table, writes every round to `OUT.csv` and the figure to `OUT.png`. README.md has a reading of it.
+a table, writes every round to PREFIX.csv and the figure to PREFIX.png. README.md has a reading of it.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from results import draw, numbers, one_line_errors, write_csv
 
 import fedjax_admm as fa
-from fedjax_admm.plots import figures
 from fedjax_admm.tables import Table
-
-Runs = Mapping[str, Sequence[fa.RunRecord]]
 
 
 def methods(example: fa.examples.Example, penalty: float) -> dict[str, Any]:
@@ -47,7 +43,9 @@ def busy(run: fa.RunRecord, time: fa.ClientTime, floats: int) -> float:
 def table(comparison: fa.Comparison, time: fa.ClientTime, floats: Mapping[str, int], target: float) -> Table:
     """A row per method; `floats` that a client receives and sends."""
     reached, rows = comparison.to_target("excess_loss", target), []
-    for (label, records), line in zip(comparison.by_label().items(), reached.rows, strict=True):
+    lines = {line[0]: line for line in reached.rows}
+    for label, records in comparison.by_label().items():
+        line = lines[label]
         seconds = np.mean([run.history["simulated_seconds"][1:].mean() for run in records])
         share = np.mean([busy(run, time, floats[label]) for run in records])
         excess = np.mean([run.history["excess_loss"][-1] for run in records])
@@ -58,36 +56,23 @@ def table(comparison: fa.Comparison, time: fa.ClientTime, floats: Mapping[str, i
 COLUMNS = ("simulated_seconds", "gradient_samples", "communicated_floats")
 
 
-def write_rounds(path: Path, runs: Runs) -> None:
+def every_round(comparison: fa.Comparison) -> Table:
     """Every round of every run, cumulative."""
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["method", "seed", "round", *COLUMNS, "excess_loss"])
-        for label, records in runs.items():
-            for seed, run in enumerate(records):
-                sums = np.cumsum([run.history[name] for name in COLUMNS], axis=1)
-                for k, excess in enumerate(run.history["excess_loss"]):
-                    writer.writerow([label, seed, k, *(f"{value:.7g}" for value in sums[:, k]), f"{excess:.7g}"])
-
-
-def draw(path: Path, runs: Runs, target: float) -> None:
-    """Loss above the optimum against rounds, gradients and simulated seconds."""
-    panels = figures.new_axes(1, 3, (4.2, 3.4), sharey=True)[0]
-    for axes, against in zip(panels, ("rounds", "gradients", "time"), strict=True):
-        fa.plots.plot_loss(runs, column="excess_loss", against=against, scale="log", axes=axes)
-        axes.axhline(target, color="0.5", linewidth=0.8)
-        axes.get_legend().remove()
-        axes.label_outer(remove_inner_ticks=False)
-    handles, labels = panels[0].get_legend_handles_labels()
-    panels[0].figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), **figures.LEGEND)
-    panels[0].figure.savefig(path, dpi=130)
+    rows = []
+    for label, seeds in comparison.runs.items():
+        for seed, run in seeds.items():
+            sums = np.cumsum([run.history[name] for name in COLUMNS], axis=1)
+            for k, excess in enumerate(run.history["excess_loss"]):
+                numbers = (f"{value:.7g}" for value in (*sums[:, k], excess))
+                rows.append((label, str(seed), str(k), *numbers))
+    return Table(("method", "seed", "round", *COLUMNS, "excess_loss"), tuple(rows))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in SIZES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
-    parser.add_argument("--out", default="stragglers", help="OUT.csv and OUT.png are written")
+    parser.add_argument("--results", metavar="PREFIX", default="stragglers")
     given = vars(parser.parse_args())
     example = fa.examples.linear_regression(
         num_clients=given["clients"], rows_per_client=given["rows_per_client"], dimension=given["dimension"],
@@ -98,25 +83,24 @@ def main() -> None:
         for seed, name in enumerate(("gradients_per_second", "floats_per_second"))
     )
     time, algorithms = fa.ClientTime(speeds, bandwidths), methods(example, given["penalty"])
-    seeds = range(given["seeds"])
+    seeds = numbers("seeds", given["seeds"], int)
     comparison = fa.compare(example.problem, algorithms, seeds=seeds, client_time=time, **example.run_settings)
-    runs = comparison.by_label()
     target, n = given["target"], example.problem.num_params
     floats = {label: method.floats_down(n) + method.floats_up(n) for label, method in algorithms.items()}
     spread = ", ".join(f"{speed:.0f}" for speed in (speeds.min(), np.median(speeds), speeds.max()))
     print(f"slowest, median and fastest client: {spread} gradients a second")
-    print(f"to a loss {target:g} above the optimum, mean over {given['seeds']} seeds:\n")
+    print(f"to a loss {target:g} above the optimum, mean over seeds {given['seeds']}:\n")
     print(table(comparison, time, floats, target).markdown())
-    out = Path(given["out"])
-    write_rounds(out.with_suffix(".csv"), runs)
-    draw(out.with_suffix(".png"), runs, target)
+    write_csv(f"{given['results']}.csv", every_round(comparison).csv())
+    panels = {f"initial penalty {given['penalty']:g}": comparison.by_label()}
+    draw(f"{given['results']}.png", panels, "excess_loss", ("rounds", "gradients", "time"), target)
 
 
 SIZES = {
     "clients": 60, "rows_per_client": 40, "dimension": 300, "batch_size": 10, "learning_rate": 0.002, "rounds": 100,
-    "seeds": 3, "penalty": 1.0, "target": 0.1, "sigma": 1.0, "gradients_per_second": 2000.0,
+    "seeds": "0,1,2", "penalty": 1.0, "target": 0.1, "sigma": 1.0, "gradients_per_second": 2000.0,
     "floats_per_second": 20_000.0,
 }  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    one_line_errors(main)

@@ -17,9 +17,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from results import arguments_of, numbers, one_line_errors, write_csv
 
 import fedjax_admm as fa
-from fedjax_admm.flags import value
+from fedjax_admm import checks
 from fedjax_admm.tables import Table
 
 METHODS = {
@@ -114,15 +115,17 @@ def main() -> None:
     parser.add_argument("--devices", type=int, help="CPU devices; by default one per core")
     parser.add_argument("--results", metavar="PREFIX")
     args = parser.parse_args()
+    names = [checks.choice("--methods", name.strip(), tuple(METHODS)) for name in args.methods.split(";")]
+    if "FedADMM" not in names:
+        raise ValueError(f"--methods must have FedADMM among them, which the others are compared with, got {names}")
+    if args.rounds % args.turn or args.rounds < 1:
+        raise ValueError(f"--rounds must be a multiple of --turn, got {args.rounds} and {args.turn}")
     fa.use_cpu_devices(args.devices)
-    from results import write_csv
-
-    sizes = {name: value(text) for name, _, text in (item.partition("=") for item in args.set)}
-    example = fa.examples.linear_regression(**sizes)
+    example = fa.examples.linear_regression(**arguments_of(args.set))
     contestants = {
         (name, penalty): Contestant(example, METHODS[name][0], penalty, METHODS[name][1])
-        for penalty in map(float, args.penalties.split(","))
-        for name in (each.strip() for each in args.methods.split(";"))
+        for penalty in numbers("penalties", args.penalties)
+        for name in names
     }
     for contestant in contestants.values():
         contestant.warm_up(args.turn)
@@ -145,4 +148,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    one_line_errors(main)

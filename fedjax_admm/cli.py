@@ -134,7 +134,7 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         cells = _cells(names, values["penalties"], _METHOD.values(values))
         for name, options in cells.values():
             _check_algorithm(name, options)
-        target = None if values["target"] is None else _target(values["target"])
+        target = None if values["target"] is None else target_of(values["target"])
         example = make(**problem.values(values))
         if target is not None:
             checks.choice("--target", target[0], evaluated_columns(example.problem))
@@ -194,7 +194,7 @@ def _show_run(result: Result, out: Any) -> None:
         print(f"\nin {out}; for pictures: fedjax-admm report {out}")
 
 
-def _target(text: str) -> tuple[str, float]:
+def target_of(text: str) -> tuple[str, float]:
     column, _, number = text.partition("=")
     if not isinstance(found := value(number), int | float):
         raise ValueError(f"--target must be COLUMN=VALUE, such as loss=1.5 or accuracy=0.9, got {text!r}")

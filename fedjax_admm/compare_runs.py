@@ -76,24 +76,26 @@ def compare(
     baseline = labels[0] if baseline is None else baseline
     cells = _plan(folder, problem, algorithms, baseline, {"seeds": seeds, "rounds": rounds} | settings)
     runs: dict[str, dict[int, RunRecord]] = {label: {} for label in labels}
-    missing: dict[str, dict[int, str]] = {label: {} for label in labels}
-    for seed in seeds:
-        for label, algorithm in algorithms.items():
-            place = None if folder is None else folder / cells[label] / f"seed-{seed}"
-            message = None
-            if settings.get("progress", True) and hosts.is_first():
-                print(f"{label}, seed {seed}", file=sys.stderr, flush=True)
-            try:
-                result = simulate(problem, algorithm, rounds, seed=seed, run_dir=place, **settings)
-                runs[label][seed] = _record(result)
-            except DivergenceError as error:
-                message = str(error)
-            except Interrupted as error:  # to go on with the whole comparison
-                missing[label][seed] = f"interrupted after round {error.round}"
-                place = None if folder is None else str(folder)
-                raise Interrupted(error.round, place, Comparison(runs, missing, baseline)) from None
-            if message is not None:
-                missing[label][seed] = message
+    missing = {label: dict.fromkeys(seeds, "not begun") for label in labels}
+    try:
+        for seed in seeds:
+            for label, algorithm in algorithms.items():
+                place = None if folder is None else folder / cells[label] / f"seed-{seed}"
+                if settings.get("progress", True) and hosts.is_first():
+                    print(f"{label}, seed {seed}", file=sys.stderr, flush=True)
+                missing[label][seed] = "interrupted"
+                try:
+                    result = simulate(problem, algorithm, rounds, seed=seed, run_dir=place, **settings)
+                    runs[label][seed] = _record(result)
+                    del missing[label][seed]
+                except DivergenceError as error:
+                    missing[label][seed] = str(error)
+    except KeyboardInterrupt as error:  # to go on with the whole comparison
+        if folder is not None and not isinstance(error, Interrupted):
+            raise  # at once; it is on disk
+        done = error.round if isinstance(error, Interrupted) else 0
+        place = None if folder is None else str(folder)
+        raise Interrupted(done, place, Comparison(runs, missing, baseline)) from error
     return Comparison(runs, missing, baseline)
 
 

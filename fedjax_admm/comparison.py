@@ -81,6 +81,8 @@ class Comparison:
         >>> comparison.to_target("loss", 100.0).rows[0]
         ('fedavg', '1 of 1', '0', '0', '0', '0', '0')
         """
+        if not self.by_label():
+            raise ValueError("no run of the comparison is done: there is no work to tell")
         checks.choice("column", column, tuple(self._evaluated()))
         target = checks.number("target", target)
         names = [name for name in WORK if name != "simulated_seconds" or self._timed()]
@@ -88,7 +90,7 @@ class Comparison:
         for label, runs in self.runs.items():
             spent = [work for run in runs.values() if (work := _work_to(run, column, target, names)) is not None]
             means = np.mean(spent, axis=0) if spent else [np.nan] * len(names)
-            cells = ("-" if np.isnan(mean) else f"{mean:,.6g}" for mean in means)
+            cells = ("-" if np.isnan(mean) else f"{mean:,.0f}" if mean >= 1000 else f"{mean:.4g}" for mean in means)
             rows.append((label, f"{len(spent)} of {len(runs) + len(self.missing.get(label, {}))}", *cells))
         return Table(("algorithm", "reached", *(WORK[name] for name in names)), tuple(rows))
 
@@ -117,7 +119,8 @@ class Comparison:
         return next((list(run.history.evaluated) for runs in self.runs.values() for run in runs.values()), [])
 
     def _timed(self) -> bool:
-        return all("simulated_seconds" in run.history for runs in self.runs.values() for run in runs.values())
+        every = [run for runs in self.runs.values() for run in runs.values()]
+        return bool(every) and all("simulated_seconds" in run.history for run in every)
 
     def _row(self, label: str) -> dict[str, Any]:
         runs, base = self.runs[label], self.runs.get(self.baseline, {})

@@ -12,7 +12,7 @@ A criterion compares the norm of the subproblem's residual e (3.6) with a tolera
 
 What a solve of n epochs costs, in passes over the client's rows, with a relative criterion: "epoch_mean" n + 1 (one for
 the reference), "verified" n + 2 and one for each time that the exact look refuses, "exact" 2 n + 1, or 2 n at the
-maximum, where nothing is looked at.
+maximum, where nothing is looked at; with the client's reference, exact looks at z too, one more.
 
 When the epoch mean can be trusted: take a direction of curvature h (the penalty included) and S steps of rate eta an
 epoch. While eta h < 1 it is an average on the way down, larger than the residual at the epoch's end: the solve errs

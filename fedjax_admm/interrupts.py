@@ -33,8 +33,8 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, round: int, run_dir: str | None, result: Any = None) -> None:
         self.round, self.run_dir, self.result = round, run_dir, result
         kept = (
-            f"everything is in {run_dir}. To go on: call simulate with the same arguments and run_dir, or, for one of "
-            f"the package's examples, fedjax-admm resume {run_dir}"
+            f"everything is in {run_dir}. To go on: make the same call with the same run_dir, or, for one of the "
+            f"package's examples, fedjax-admm resume {run_dir}"
             if run_dir is not None
             else "what was done is this error's result: in a notebook, `import sys; result = sys.last_value.result`. "
             "With run_dir= it could go on"
@@ -71,7 +71,7 @@ class Interrupts:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
-        if self._heard is not None and kind is None:
+        if self._heard is not None and not isinstance(error, KeyboardInterrupt):
             os.kill(os.getpid(), self._heard)  # the run ended before it could stop: whoever is around it is to know
 
     def _hear(self, number: int, frame: FrameType | None) -> None:

@@ -225,7 +225,7 @@ class _Run:
                 quick, stop, due = hosts.greatest(quick, interrupts.requested, directory.due())
                 if (stop or due or done == self._rounds) and directory.save(done, partial(sim.saved, state)):
                     sim.was_saved(state)
-                if stop and done < self._rounds:
+                if stop and (done < self._rounds or directory.path is None):  # a run on disk is then finished
                     place = None if directory.path is None else str(directory.path)
                     raise Interrupted(done, place, self._result(state, done, log, solves))
         directory.say("finished")

@@ -88,7 +88,7 @@ def simulate_many(
             if done % every == 0 or done == rounds:
                 _evaluate(problem, states, logs)
             shown.update(count, f"{len(logs)} runs, first {logs[0].log.summary()}")
-            if interrupts.requested and done < rounds:
+            if interrupts.requested:
                 raise Interrupted(done, None, results())
     return results()
 

@@ -449,7 +449,7 @@ def test_a_signal_ends_the_run_after_the_round(tmp_path, number):
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode != 0
-    assert "stopping after this round" in said and "To go on: call simulate with the same arguments" in said
+    assert "stopping after this round" in said and "To go on: make the same call with the same run_dir" in said
     stored = fa.read_run(tmp_path / "run")
     assert stored.status == "interrupted" and newest(tmp_path / "run").name == str(len(stored.cohorts))
 
@@ -484,9 +484,14 @@ def test_an_interrupt_of_a_comparison_in_memory_leaves_the_runs_that_are_done():
     with pytest.raises(fa.Interrupted) as caught:
         fa.compare(problem, algorithms, rounds=3, progress=False, on_round=interrupt)
     comparison = caught.value.result
-    assert list(comparison.by_label()) == ["first"] and comparison.notes() == [
-        "second, seed 0: interrupted after round 2"
-    ]
+    assert list(comparison.by_label()) == ["first"]
+    assert comparison.notes() == ["second, seed 0: interrupted", "third, seed 0: not begun"]
+
+
+def test_an_interrupt_in_the_last_round_leaves_the_whole_result():
+    with pytest.raises(fa.Interrupted) as caught:
+        run(None, rounds=4, evaluate_every=1, on_round=interrupt_in(4))
+    assert len(caught.value.result.cohorts) == 4
 
 
 def test_a_second_interrupt_ends_it_at_once(tmp_path):
