@@ -46,6 +46,8 @@ def test_prepare_without_tensorflow_says_how_to_get_it(tmp_path, capsys):
 
 
 BAD = {
+    f"compare linear {SMALL} --target 1.5": "--target must be COLUMN=VALUE, such as loss=1.5",
+    f"compare linear {SMALL} --target accuracy=0.9": "--target must be 'loss' or 'excess_loss', got 'accuracy'",
     "": "",  # help
     "rnu linear": "Did you mean 'run'",
     "dta": "Did you mean 'data'",
