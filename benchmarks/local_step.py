@@ -16,8 +16,8 @@ Bar, for the CNN at batch 50: not slower than PyTorch (1.3 times as fast is the 
 Measured on two otherwise idle cores, `--models cnn --turns 12`: the CNN 1.20 times as fast as PyTorch in one lane
 (12.1 ms a client-step against 14.6) and 1.27 times in two (11.5 ms), 36 and 38 % of sgemm, 19 and 20 times as fast as
 `lax.conv`. ResNet-20, `--models resnet20 --batch 100 --turns 3`: 0.60 times as fast as PyTorch in one lane (445 ms a
-client-step against 267; 38 % of sgemm against 63 %), 48 times as fast as `lax.conv`; its 3 x 3 convolutions of few
-channels are bound by the copies into patches, which PyTorch's convolution does not make.
+client-step against 267; 38 % of sgemm against 63 %), 48 times as fast as `lax.conv`. Its 3 x 3 convolutions have few
+channels, so that copying into patches weighs more than in the CNN; that was not taken apart further.
 
 What was tried for the CNN, in ms a client-step of one lane. The machine's speed changed between the tables, which
 are therefore not comparable with each other (PyTorch beside the first: 18.8 to 21, beside the second: 23.6 to 28).
