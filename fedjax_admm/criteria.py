@@ -133,9 +133,15 @@ class RelativeResidual:
         return self.sigma(progress) * progress.reference_residual
 
 
-def checked(criterion: Criterion | None) -> Criterion:
-    """A criterion as an algorithm's argument; None runs to the maximum."""
-    return checks.part("criterion", criterion or run_to_maximum(), "tolerance", "fa.criteria")
+def checked(criterion: Criterion | None, *, unless_kept: str | None = None) -> Criterion:
+    """A criterion as an algorithm's argument; None runs to the maximum.
+
+    unless_kept: of an algorithm whose clients do not keep their former parameters, what to use instead.
+    """
+    found = checks.part("criterion", criterion or run_to_maximum(), "tolerance", "fa.criteria")
+    if unless_kept is not None and found.reference == "client":
+        raise ValueError(f"reference='client' needs clients that keep their former parameters: use {unless_kept}")
+    return found
 
 
 def run_to_maximum() -> RunToMaximum:

@@ -91,7 +91,5 @@ def fedprox(
 def _averaging(local: LocalSolver, penalty: Any, average: str, criterion: Criterion | None) -> Averaging:
     checks.choice("average", average, ("selected", "all"))
     checks.part("local", local, "step", "fa.LocalSolver(...)")
-    criterion = criteria.checked(criterion)
-    if criterion.reference == "client" and average != "all":
-        raise ValueError("reference='client' needs each client's former parameters: use average='all'")
+    criterion = criteria.checked(criterion, unless_kept=None if average == "all" else "average='all'")
     return Averaging(local=local, criterion=criterion, penalty=penalty, average=average)

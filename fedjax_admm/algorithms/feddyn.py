@@ -87,8 +87,6 @@ def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = No
     0.1
     """
     checks.part("local", local, "step", "fa.LocalSolver(...)")
-    criterion = criteria.checked(criterion)
-    if criterion.reference == "client":
-        raise ValueError("reference='client' needs parameters that feddyn's clients do not keep: use 'server'")
+    criterion = criteria.checked(criterion, unless_kept="'server'")
     penalty = checks.number("penalty", penalty, above=0, per_client=True)
     return FedDyn(local=local, criterion=criterion, penalty=penalty)

@@ -90,8 +90,6 @@ def scaffold(local: LocalSolver, *, server_learning_rate: Any = 1.0, criterion: 
     checks.part("local", local, "step", "fa.LocalSolver(...)")
     if local.optimizer is not optax.sgd:
         raise ValueError(f"scaffold needs optimizer=optax.sgd in local, got {local.optimizer!r}")
-    criterion = criteria.checked(criterion)
-    if criterion.reference == "client":
-        raise ValueError("reference='client' needs parameters that scaffold's clients do not keep: use 'server'")
+    criterion = criteria.checked(criterion, unless_kept="'server'")
     rate = checks.number("server_learning_rate", server_learning_rate, above=0)
     return Scaffold(local=local, criterion=criterion, server_learning_rate=rate)
