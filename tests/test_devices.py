@@ -35,7 +35,8 @@ INSA = fa.fedadmm_insa(LOCAL, penalty=0.1, mu=1.5)
 
 def in_a_process(script, *arguments, optimized=False):
     command = [sys.executable, "-c", BEGIN + textwrap.dedent(script), *arguments]
-    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": str(int(not optimized))}
+    usual = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}
+    environment = os.environ | (usual if optimized else {})
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
