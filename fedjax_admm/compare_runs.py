@@ -65,8 +65,8 @@ def compare(
     >>> compare(example.problem, algorithms, progress=False, **example.run_settings).table().header[:3]
     ('algorithm', 'seeds', 'loss final')
     """
-    if not algorithms:
-        raise ValueError("algorithms is empty: give label -> algorithm")
+    if not isinstance(algorithms, Mapping) or not algorithms:
+        raise ValueError(f"algorithms must be label -> algorithm, at least one, got {algorithms!r}")
     algorithms = {str(label): algorithm for label, algorithm in algorithms.items()}
     labels = tuple(algorithms)
     checks.choice("baseline", labels[0] if baseline is None else baseline, labels)

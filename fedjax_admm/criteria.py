@@ -172,7 +172,7 @@ def decaying_tolerance(eps: Any, factor: Any = 0.9, *, residual: str = "exact") 
     """Stop when ||e(u)|| <= eps * factor^k in round k = 0, 1, ...
 
     With factor < 1 the tolerances are summable, the condition under which an inexact ADMM converges for convex
-    functions. Both numbers may be one per client [clients].
+    functions; 1, at most, is a constant tolerance. Both numbers may be one per client [clients].
 
     >>> decaying_tolerance(0.1, factor=0.5).factor
     0.5
@@ -182,7 +182,7 @@ def decaying_tolerance(eps: Any, factor: Any = 0.9, *, residual: str = "exact") 
     """
     return DecayingTolerance(
         eps=checks.number("eps", eps, above=0, per_client=True),
-        factor=checks.number("factor", factor, above=0, per_client=True),
+        factor=checks.number("factor", factor, above=0, at_most=1, per_client=True),
         residual=checks.choice("residual", residual, RESIDUALS),
     )
 

@@ -21,7 +21,7 @@ from .devices import on_one_device, replicated
 from .evaluation import evaluate
 from .execution import Execution
 from .faults import Faults
-from .population import StoredPopulation
+from .population import StoredClients, StoredPopulation
 from .problem import Problem, check_params
 from .records import Solves, State
 from .rounds import RoundInfo
@@ -186,9 +186,11 @@ class Simulation:
         """One round: the next state and this round's solves [cohort].
 
         cohort: the clients that take part, [cohort]; by default those that the seed and the round's number
-        give. The state that went in is given away to the one that comes out, and cannot be used again. Nothing is
-        raised if something is not finite: look at `info.stop_reason` and at the parameters.
+        give. The state that went in is given away to the one that comes out, and cannot be used again; where it is
+        on the device, `jax.tree.map(jnp.copy, state)` keeps one. Nothing is raised if something is not finite: look at
+        `info.stop_reason` and at the parameters.
         """
+        _check_state(state)
         number = int(state.round)
         if self.faults is not None:
             self.faults.check_rounds(number + 1)
@@ -230,6 +232,18 @@ class Simulation:
     def evaluate(self, state: State) -> dict[str, float]:
         """The global loss and the metrics at the state's parameters."""
         return evaluate(self.problem, on_one_device(state.params))
+
+
+def _check_state(state: Any) -> None:
+    """A state whose memory, or whose clients' rows, no later one has taken over."""
+    if not isinstance(state, State):
+        raise ValueError(f"state must come from init or round, got {type(state).__name__}")
+    deleted = any(leaf.is_deleted() for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array))
+    if deleted or (isinstance(state.clients, StoredClients) and state.clients.round != state.round):
+        raise ValueError(
+            "state was used before, and the state which that round returned has taken over its memory: go on with that "
+            "one, or give round a copy, jax.tree.map(jnp.copy, state), where the population is on the device"
+        )
 
 
 def check_conditions(faults: Any, client_time: Any) -> None:

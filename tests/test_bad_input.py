@@ -41,6 +41,11 @@ BAD = {
     "NaN in data": (lambda: data(NAN_ROW), r"fields\['x'\] is not finite in row 2"),
     "weights of wrong length": (lambda: data(weights=[1.0]), r"weights has shape \(1,\) for 2 clients"),
     "weights not positive": (lambda: data(weights=[1.0, 0.0]), "weights must be above 0, got 0 for client 1"),
+    "compare a list": (lambda: fa.compare(PROBLEM, [fa.fedadmm(LOCAL)], rounds=1), "algorithms must be label -> algorithm"),
+    "partition seed": (lambda: fa.partition.iid(20, 2, seed=-1), "seed must be at least 0, got -1"),
+    "partition seed a word": (lambda: fa.partition.shards([0, 1], 2, 1, seed="a"), "seed must be a whole number, got 'a'"),
+    "partition labels": (lambda: fa.partition.dirichlet([0, np.nan], 2, 0.5), "labels must be finite, got nan"),
+    "growing tolerance": (lambda: fa.criteria.decaying_tolerance(1.0, 1.5), "factor must be at most 1, got 1.5"),
     "penalty zero": (lambda: fa.fedadmm(LOCAL, penalty=0), "penalty must be above 0, got 0"),
     "penalty negative for one": (lambda: fa.fedadmm(LOCAL, penalty=[1, -2.0]), "penalty must be above 0, got -2 for client 1"),
     "penalty not finite": (lambda: fa.fedadmm_insa(LOCAL, penalty=np.inf), "penalty must be finite, got inf"),
@@ -183,3 +188,13 @@ def test_numbers_that_single_precision_cannot_hold():
 @pytest.mark.parametrize("participation", [np.int64(2), jnp.int32(2), np.float32(0.67), 2])
 def test_forms_of_participation(participation):
     assert fa.Simulation(PROBLEM, fa.fedadmm(LOCAL), participation=participation).cohorts.size == 2
+
+
+@pytest.mark.parametrize("value", [1e-60, 1e40, [1.0, 1e-60]])
+def test_arguments_that_single_precision_cannot_hold(value):
+    fa.fedadmm(LOCAL, penalty=value)  # in double precision it can be
+    with (
+        jax.enable_x64(False),
+        pytest.raises(ValueError, match="penalty must be a number that single precision can hold"),
+    ):
+        fa.fedadmm(LOCAL, penalty=value)

@@ -145,7 +145,7 @@ def test_what_is_refused_leaves_nothing(tmp_path, options, error, named):
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match="algorithms is empty"):
+    with pytest.raises(ValueError, match="algorithms must be label -> algorithm, at least one, got {}"):
         compared({})
     with pytest.raises(ValueError, match="baseline must be 'FedAvg' or 'InSa', got 'Insa': did you mean 'InSa'"):
         compared(baseline="Insa")

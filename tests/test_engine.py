@@ -364,6 +364,25 @@ def test_a_state_is_given_away():
     assert not start.is_deleted()
 
 
+@pytest.mark.parametrize("population", ["device", "host", "disk"])
+@pytest.mark.parametrize("name", ["fedavg", "fedadmm_insa"])
+def test_a_state_that_was_given_away_is_told_and_a_copy_goes_on(name, population):
+    problem, *_ = least_squares(SIZES)
+    sim = fa.Simulation(problem, ALGORITHMS[name], execution=fa.Execution(population=population))
+    first = sim.init()
+    kept = jax.tree.map(jnp.copy, first) if population == "device" else None
+    second, _ = sim.round(first)
+    with pytest.raises(ValueError, match="state was used before.*go on with that one"):
+        sim.round(first)
+    if kept is not None:
+        again, _ = sim.round(kept)
+        np.testing.assert_array_equal(again.params, second.params)
+    third, _ = sim.round(second)
+    assert int(third.round) == 2
+    with pytest.raises(ValueError, match="state must come from init or round, got int"):
+        sim.round(3)
+
+
 def test_data_is_an_argument_and_not_a_constant():
     """Rows baked into the program would make it as large as the data."""
     problem, *_ = least_squares([2000, 2000])

@@ -18,7 +18,7 @@ def iid(num_examples: int, num_clients: int, seed: int = 0) -> list[np.ndarray]:
     """
     num_examples = checks.integer("num_examples", num_examples, at_least=1)
     num_clients = _num_clients(num_clients, num_examples)
-    return np.array_split(np.random.default_rng(seed).permutation(num_examples), num_clients)
+    return np.array_split(_generator(seed).permutation(num_examples), num_clients)
 
 
 def shards(
@@ -42,7 +42,7 @@ def shards(
     labels = _labels(labels)
     num_clients = _num_clients(num_clients, len(labels))
     labels_per_client = checks.integer("labels_per_client", labels_per_client, at_least=1)
-    rng = np.random.default_rng(seed)
+    rng = _generator(seed)
     num_shards = num_clients * labels_per_client
     if num_shards > len(labels):
         raise ValueError(
@@ -91,7 +91,7 @@ def dirichlet(labels: Any, num_clients: int, alpha: float, seed: int = 0, *, min
             f"min_size={min_size} for {num_clients} clients needs {num_clients * min_size} examples, "
             f"there are {len(labels)}: lower one"
         )
-    rng = np.random.default_rng(seed)
+    rng = _generator(seed)
     parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     for label in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == label))
@@ -138,7 +138,13 @@ def _labels(labels: Any) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.ndim != 1 or len(labels) == 0:
         raise ValueError(f"labels must be one label per example, [examples], got shape {labels.shape}")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError(f"labels must be finite, got {labels[~np.isfinite(labels)][0]}")
     return labels
+
+
+def _generator(seed: Any) -> np.random.Generator:
+    return np.random.default_rng(checks.integer("seed", seed, at_least=0))
 
 
 def _num_clients(num_clients: Any, num_examples: int) -> int:

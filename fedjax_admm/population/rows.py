@@ -90,6 +90,7 @@ class StoredClients(Mapping[str, Any]):
         self._kinds = [(leaf.shape[1:], np.dtype(leaf.dtype)) for leaf in leaves]
         self.index = np.full(number, -1, np.int32)
         self._end, self._free = 0, []
+        self.round = 0  # that the rows are of: a state of another round has none of its own any more
         self._needed: deque[np.ndarray] = deque([self.index[:0]] * 2, maxlen=2)  # by the last two checkpoints
 
     def take(self, ids: np.ndarray) -> Any:

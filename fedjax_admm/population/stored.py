@@ -150,6 +150,7 @@ class StoredPopulation:
             if not info.finite:
                 break
         done = len(infos)
+        clients.round = int(state.round) + done
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *infos)
         return State(state.round + done, params, server, clients, last_epochs, offences), stacked, done
 
@@ -178,6 +179,7 @@ class StoredPopulation:
         """The state that `saved` was made from."""
         clients = self._clients(first_params)
         clients.restore(saved.clients)
+        clients.round = int(saved.round)
         return dataclasses.replace(
             saved,
             round=np.int32(saved.round),
