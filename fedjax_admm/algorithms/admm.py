@@ -43,6 +43,13 @@ class FedADMM:
     delta: Any
     unselected_penalty: str = static()
 
+    @property
+    def display_name(self) -> str:
+        """The paper's name for these parts: In with an inexactness criterion, Sa with penalties that adapt."""
+        inexact = "" if self.criterion.residual is None else "In"
+        adaptive = "" if isinstance(self.penalty_rule, penalties.Constant) else "Sa"
+        return f"FedADMM-{inexact}{adaptive}".removesuffix("-")
+
     def init(self, params: Any, clients: Clients) -> tuple[Server, dict[str, Any]]:
         number = clients.ids.shape[0]
         beta = trees.per_client(self.penalty, clients.ids).astype(trees.scalar_dtype(params))

@@ -30,6 +30,10 @@ class Averaging(ModelExchange):
     penalty: Any = None
     average: str = static(default="selected")
 
+    @property
+    def display_name(self) -> str:
+        return "FedAvg" if self.penalty is None else "FedProx"
+
     def init(self, params: Any, clients: Clients) -> tuple[Any, dict[str, Any]]:
         server: dict[str, Any] = {"penalty_mean": self._mean_penalty(params, clients)}
         if self.average == "selected":
