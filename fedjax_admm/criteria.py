@@ -40,6 +40,7 @@ from .trees import record, static
 
 RESIDUALS = ("exact", "epoch_mean", "verified")
 REFERENCES = ("server", "client")
+MEMBERS = ("tolerance", "sigma", "residual", "reference", "floor")
 
 
 class Criterion(Protocol):
@@ -138,7 +139,9 @@ def checked(criterion: Criterion | None, *, unless_kept: str | None = None) -> C
 
     unless_kept: of an algorithm whose clients do not keep their former parameters, what to use instead.
     """
-    found = checks.part("criterion", criterion or run_to_maximum(), "tolerance", "fa.criteria")
+    found = run_to_maximum() if criterion is None else checks.part("criterion", criterion, MEMBERS, "fa.criteria")
+    for name, words in (("residual", RESIDUALS), ("reference", REFERENCES)):
+        checks.choice(f"{type(found).__name__}.{name}", getattr(found, name), (None, *words))
     if unless_kept is not None and found.reference == "client":
         raise ValueError(f"reference='client' needs clients that keep their former parameters: use {unless_kept}")
     return found

@@ -51,7 +51,7 @@ def record(cls: type[T]) -> type[T]:
     shows_itself = "__repr__" in vars(cls)
     cls = dataclasses.dataclass(frozen=True)(cls)
     if not shows_itself:
-        cls.__repr__ = _with_names(cls.__repr__)
+        cls.__repr__ = _with_names(cls.__repr__)  # pyright: ignore[reportAttributeAccessIssue]
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     constant = tuple(f.name for f in fields if f.metadata.get("static"))
     notes = {f.name: f.default for f in fields if f.metadata.get("note")}

@@ -338,7 +338,9 @@ def infinite_loss(w, batch):
 
 def test_a_loss_that_is_not_finite_at_the_start_is_not_blamed_on_the_rate():
     problem = fa.Problem(init=weak_init, loss=infinite_loss, data=least_squares(SIZES)[0].data)
-    with pytest.raises(fa.DivergenceError, match="^round 0: the loss .*before any training; look at the data") as caught:
+    with pytest.raises(
+        fa.DivergenceError, match="^round 0: the loss .*before any training; look at the data"
+    ) as caught:
         run(problem, ALGORITHMS["fedavg"])
     assert caught.value.round == 0 and "learning rate" not in str(caught.value)
 

@@ -94,6 +94,6 @@ def fedprox(
 
 def _averaging(local: LocalSolver, penalty: Any, average: str, criterion: Criterion | None) -> Averaging:
     checks.choice("average", average, ("selected", "all"))
-    checks.part("local", local, "step", "fa.LocalSolver(...)")
+    checks.part("local", local, ("step",), "fa.LocalSolver(...)")
     criterion = criteria.checked(criterion, unless_kept=None if average == "all" else "average='all'")
     return Averaging(local=local, criterion=criterion, penalty=penalty, average=average)
