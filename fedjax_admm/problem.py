@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .data.federated import FederatedData, check_rows
+from .data.federated import FederatedData
+from .data.fields import check_rows
 from .trees import note, record, static
 
 # What the history calls its other columns.
