@@ -139,7 +139,8 @@ def checked(criterion: Criterion | None, *, unless_kept: str | None = None) -> C
 
     unless_kept: of an algorithm whose clients do not keep their former parameters, what to use instead.
     """
-    found = run_to_maximum() if criterion is None else checks.part("criterion", criterion, MEMBERS, "fa.criteria")
+    given = run_to_maximum() if criterion is None else criterion
+    found = checks.part("criterion", given, MEMBERS, "fa.criteria")
     for name, words in (("residual", RESIDUALS), ("reference", REFERENCES)):
         checks.choice(f"{type(found).__name__}.{name}", getattr(found, name), (None, *words))
     if unless_kept is not None and found.reference == "client":
