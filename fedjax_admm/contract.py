@@ -179,11 +179,13 @@ def _not_a_number(algorithm: Any, path: tuple[Any, ...], leaf: Any) -> str:
         owner = getattr(owner, key.name) if hasattr(key, "name") else owner[getattr(key, "key", getattr(key, "idx", 0))]
     place = f"{type(owner).__name__}{jax.tree_util.keystr(path[-1:])}"
     field = getattr(path[-1], "name", "field")
-    advice = f"declare it {field}: ... = fa.static(default=...)"
     if isinstance(leaf, (str, bytes)) or inspect.isroutine(leaf):
-        return f"{place} is {getattr(leaf, '__qualname__', repr(leaf))}, and only numbers can be traced: {advice}"
-    kind = type(leaf).__name__
-    return f"{place} is a {kind}, and only numbers can be traced: write @fa.record above class {kind}, or {advice}"
+        shown = getattr(leaf, "__qualname__", repr(leaf))
+        advice = f"declare it {field}: ... = fa.static(default={shown})"
+    else:
+        shown = f"a {type(leaf).__name__}"
+        advice = f"write @fa.record above class {type(leaf).__name__}, or declare it {field}: ... = fa.static()"
+    return f"{place} is {shown}, and only numbers can be traced: {advice}"
 
 
 def _kind(leaf: Any) -> str:

@@ -112,7 +112,7 @@ BAD = {
     "floats_up": (algorithm(floats_up=returns(lambda n: None)), "Mine.floats_up must return one number, got None"),
     "missing member": (algorithm(without=("subproblems",)), "algorithm must have subproblems, which Mine lacks"),
     "record forgotten": (algorithm(record=lambda cls: cls), "write @fa.record above class Mine"),
-    "word traced": (algorithm(criterion(fields=("residual",))), r"MyTolerance.residual is 'exact'.*residual: ... = fa.static\(default=...\)"),
+    "word traced": (algorithm(criterion(fields=("residual",))), r"MyTolerance.residual is 'exact'.*residual: ... = fa.static\(default='exact'\)"),
     "function traced": (algorithm(criterion(fields=("f",), f=staticmethod(len))), r"MyTolerance.f is len.*fa.static"),
     "criterion's record forgotten": (algorithm(Forgotten()), "Mine.criterion is a Forgotten.*write @fa.record above class Forgotten"),
     "criterion's member": (algorithm(criterion(without=("residual", "floor"))), "criterion must have residual and floor, which MyTolerance lacks"),
