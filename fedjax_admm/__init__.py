@@ -21,7 +21,7 @@ from .run_directory import RunDirectoryError, StoredRun, read_run
 from .simulate import resume, simulate
 from .simulation import Simulation
 from .sweeps import simulate_many
-from .trees import record
+from .trees import record, static
 
 __version__ = "0.1.0"
 
@@ -73,5 +73,6 @@ __all__ = [
     "scaffold",
     "simulate",
     "simulate_many",
+    "static",
     "use_cpu_devices",
 ]

@@ -76,20 +76,27 @@ def integer(name: str, value: Any, *, at_least: int, per_client: bool = False) -
     return int(array) if array.ndim == 0 else array.astype(np.int32)
 
 
-def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
-    """One of a few words."""
+def choice(name: str, value: Any, options: tuple[str | None, ...]) -> Any:
+    """One of a few words, or None where that is an option."""
     if value not in options:
         words = " or ".join(repr(option) for option in options)
-        near = difflib.get_close_matches(str(value), options, n=1)
+        near = difflib.get_close_matches(str(value), [option for option in options if option], n=1)
         hint = f": did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{name} must be {words}, got {value!r}{hint}")
     return value
 
 
-def part(name: str, value: Any, member: str | None, maker: str) -> Any:
-    """A part of an algorithm: an object, not the function that makes it, with the member that the engine calls."""
-    if isinstance(value, type) or inspect.isfunction(value) or (member and not hasattr(value, member)):
+def part(name: str, value: Any, members: tuple[str, ...], maker: str) -> Any:
+    """A part of an algorithm: an object, not the function that makes it, with the members that the engine asks for."""
+    missing = [member for member in members if not hasattr(value, member)]
+    if isinstance(value, type) or inspect.isfunction(value) or len(missing) == len(members):
         raise ValueError(f"{name} must be an object made by {maker}, got {value!r}")
+    if missing:
+        kind = type(value).__name__
+        raise ValueError(
+            f"{name} must have {' and '.join(missing)}, which {kind} lacks: add to class {kind} "
+            f"(asked for are {', '.join(members)})"
+        )
     return value
 
 

@@ -23,7 +23,24 @@ is 0.28 of the residual at the end), and at the noise floor, where an epoch's st
 both.
 
 With a full gradient the residual at each iterate is at hand and all three residuals are the exact one.
-A new criterion is a `record` with these; its numbers may be one per client.
+A new criterion is a `record` with these; its numbers may be one per client, its words are compiled in (`fa.static`).
+What it lacks is told when a simulation is made (`contract`). One that is strict at first and loose later:
+
+>>> @fa.record
+... class Loosening:
+...     eps: float = 0.01
+...     residual: str = fa.static(default="epoch_mean")
+...     reference = None  # without an annotation: the same for all objects
+...     floor = 0.0
+...
+...     def tolerance(self, progress):
+...         return self.eps * (progress.round + 1)
+...
+...     def sigma(self, progress):
+...         return jnp.nan  # it has no factor to tell of
+>>> local = fa.LocalSolver(learning_rate=0.1, max_epochs=5)
+>>> problem = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5).problem
+>>> sim = fa.Simulation(problem, fa.fedadmm(local, criterion=Loosening()))
 """
 
 from __future__ import annotations
@@ -40,6 +57,7 @@ from .trees import record, static
 
 RESIDUALS = ("exact", "epoch_mean", "verified")
 REFERENCES = ("server", "client")
+MEMBERS = ("tolerance", "sigma", "residual", "reference", "floor")
 
 
 class Criterion(Protocol):
@@ -138,7 +156,10 @@ def checked(criterion: Criterion | None, *, unless_kept: str | None = None) -> C
 
     unless_kept: of an algorithm whose clients do not keep their former parameters, what to use instead.
     """
-    found = checks.part("criterion", criterion or run_to_maximum(), "tolerance", "fa.criteria")
+    given = run_to_maximum() if criterion is None else criterion
+    found = checks.part("criterion", given, MEMBERS, "fa.criteria")
+    for name, words in (("residual", RESIDUALS), ("reference", REFERENCES)):
+        checks.choice(f"{type(found).__name__}.{name}", getattr(found, name), (None, *words))
     if unless_kept is not None and found.reference == "client":
         raise ValueError(f"reference='client' needs clients that keep their former parameters: use {unless_kept}")
     return found

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from .tables import Table
+from .trees import display_name
 
 if TYPE_CHECKING:
     from .data.federated import FederatedData
@@ -48,7 +49,7 @@ def data_html(data: FederatedData) -> str:
 
 def record_html(record: Any) -> str:
     """A record's numbers and words, those of its parts by the names under which they can be read."""
-    return _framed(type(record).__name__, Table(("field", "value"), tuple(_fields(record, ""))))
+    return _framed(display_name(record), Table(("field", "value"), tuple(_fields(record, ""))))
 
 
 def _fields(record: Any, prefix: str) -> list[tuple[str, str]]:

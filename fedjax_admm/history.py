@@ -116,11 +116,24 @@ class RunRecord:
             table[k + 1, self.cohorts[k]] = self.solves.new_penalty[k]
         return table
 
-    def plot(self, column: str = "loss", *, axes: Any = None, label: str | None = None) -> Any:
-        """A column of the history against the rounds; returns matplotlib's axes. More pictures are in `fa.plots`."""
+    def plot(
+        self,
+        column: str = "loss",
+        *,
+        against: str = "rounds",
+        scale: str = "auto",
+        axes: Any = None,
+        label: str | None = None,
+    ) -> Any:
+        """A column of the history; returns matplotlib's axes. The arguments are `fa.plots.plot_column`'s.
+
+        >>> run = RunRecord(History([{"round": 0, "loss": 2.0}, {"round": 1, "loss": 1.0}]), None, None, num_clients=10)
+        >>> run.plot().get_xlabel()
+        'round'
+        """
         from .plots import plot_column
 
-        return plot_column(self, column, axes=axes, label=label)
+        return plot_column(self, column, against=against, scale=scale, axes=axes, label=label)
 
     def __repr__(self) -> str:
         rounds, loss = len(self.cohorts), self.history["loss"]
@@ -145,7 +158,7 @@ class Result(RunRecord):
 class DivergenceError(RuntimeError):
     """A run produced something that is not finite.
 
-    round: in which round (from 1); quantity: what; history: up to the round before.
+    round: in which round, 0 before any training; quantity: what; history: up to the round before.
 
     >>> print(DivergenceError(3, "the loss", History([])))
     round 3: the loss became not finite; lower the learning rate, or try another penalty
@@ -158,9 +171,11 @@ class DivergenceError(RuntimeError):
 
     def __init__(self, round: int, quantity: str, history: History) -> None:
         self.round, self.quantity, self.history = round, quantity, history
-        super().__init__(
-            f"round {round}: {quantity} became not finite; lower the learning rate, or try another penalty"
-        )
+        if round == 0:  # nothing was learned yet, so no rate or penalty can be at fault
+            message = "is not finite before any training; look at the data, the labels and the initial parameters"
+        else:
+            message = "became not finite; lower the learning rate, or try another penalty"
+        super().__init__(f"round {round}: {quantity} {message}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DivergenceError, (self.round, self.quantity, self.history)

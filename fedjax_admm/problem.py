@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .data.federated import FederatedData, check_rows
+from .data.federated import FederatedData
+from .data.fields import check_rows, field_names
 from .trees import note, record, static
 
 # What the history calls its other columns.
@@ -29,7 +30,8 @@ class Problem:
     """min_z sum_i alpha_i f_i(z), with f_i the mean of `loss` over client i's rows plus `regularizer`.
 
     init: key -> parameters, any pytree of floating-point arrays.
-    loss: (params, batch) -> [batch], one loss per example; `batch` has the structure of the data's fields.
+    loss: (params, batch) -> [batch], one loss per example; `batch` has the structure of the data's fields. A loss or
+        metric with a method `check_fields(params_shape, fields, name)` is asked to raise if it cannot use the data.
     data: the clients' rows.
     regularizer: params -> scalar, added to every client's loss.
     eval_data: a pytree [rows, ...] on which the metrics are averaged.
@@ -82,27 +84,41 @@ class Problem:
     def _check(self) -> None:
         check_params(self.params_shape, "init returns")
         if self.metrics and self.eval_data is None:
-            raise ValueError("metrics are averaged over eval_data: give eval_data, or leave metrics out")
+            names = ", ".join(str(name) for name, _ in self.metrics)
+            raise ValueError(
+                f"metrics ({names}) are averaged over eval_data, which is None: give eval_data, or leave metrics out; "
+                "fa.problems.classification(model, accuracy=False) has none"
+            )
         for name, _ in self.metrics:
             if not isinstance(name, str) or not name.isprintable():
                 raise ValueError(f"metrics must have names on one line, got {name!r}")
             if name in RESERVED:
                 raise ValueError(f"metrics must not be called {name!r}, which is a column of its own: rename it")
-        self._check_per_example("loss", self.loss, self.data.fields)
+        self._check_per_example("loss", self.loss, self.data.fields, "data")
         if self.eval_data is not None:
             check_rows(self.eval_data, "eval_data")
             object.__setattr__(self, "eval_data", jax.tree.map(jnp.asarray, self.eval_data))
             for name, metric in self.metrics:
-                self._check_per_example(f"metrics[{name!r}]", metric, self.eval_data)
+                self._check_per_example(f"metrics[{name!r}]", metric, self.eval_data, "eval_data")
         if self.regularizer is not None:
             shape = jax.eval_shape(self.regularizer, self.params_shape).shape
             if shape != ():
                 raise ValueError(f"regularizer must return one number, got shape {shape}")
 
-    def _check_per_example(self, name: str, function: Callable, fields: Any) -> None:
+    def _check_per_example(self, name: str, function: Callable, fields: Any, source: str) -> None:
         # Three rows: enough to tell one value per example from a scalar, and from a row vector.
         batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((3, *leaf.shape[1:]), leaf.dtype), fields)
-        value = jax.eval_shape(function, self.params_shape, batch)
+        params = self.params_shape
+        try:
+            check = getattr(function, "check_fields", None)
+            if check is not None:  # of what only the values tell, such as labels out of range
+                check(params, fields, source)
+            value = jax.eval_shape(function, params, batch)
+        except KeyError as error:
+            raise ValueError(
+                f"{name} asks for {error}, which is not there: {source} has the fields {field_names(fields)}, "
+                f"the parameters are {field_names(params)}"
+            ) from error
         shape = getattr(value, "shape", None)
         if shape == (3,) and name == "loss" and not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(f"loss must return floating-point values, got {value.dtype}: it has no gradient")

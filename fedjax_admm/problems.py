@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from fedjax_admm.models.model import Model, Params
@@ -17,8 +18,10 @@ from fedjax_admm.models.model import Model, Params
 Batch = Mapping[str, jax.Array]
 
 
-def classification(model: Model) -> dict[str, Any]:
+def classification(model: Model, *, accuracy: bool = True) -> dict[str, Any]:
     """Softmax cross entropy of a model's logits [batch, classes] against integer labels, and the accuracy.
+
+    accuracy: with False there is no metric, for a problem without `eval_data`.
 
     Example:
       >>> test = {"x": np.zeros((4, 28, 28, 1), np.uint8), "y": np.arange(4)}
@@ -27,7 +30,8 @@ def classification(model: Model) -> dict[str, Any]:
       >>> fa.Problem(**fa.problems.classification(model), data=data, eval_data=test).num_params
       7850
     """
-    return {"init": model.init, "loss": CrossEntropy(model), "metrics": {"accuracy": Correct(model)}}
+    metrics = {"accuracy": Correct(model)} if accuracy else {}
+    return {"init": model.init, "loss": CrossEntropy(model), "metrics": metrics}
 
 
 def regression(model: Model) -> dict[str, Any]:
@@ -42,10 +46,31 @@ def regression(model: Model) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class CrossEntropy:
-    """(params, batch) -> [batch]"""
+class _Labelled:
+    """A function of a model's logits and of labels, which must be the logits' numbers."""
 
     model: Model
+
+    def check_fields(self, params: Params, fields: Batch, name: str) -> None:
+        one = jax.ShapeDtypeStruct((1, *fields["x"].shape[1:]), fields["x"].dtype)
+        logits = jax.eval_shape(self.model.apply, params, one)
+        labels, classes = np.asarray(fields["y"]), logits.shape[-1]
+        if labels.shape[1:] != logits.shape[1:-1]:
+            raise ValueError(
+                f"{name}['y'] must be class numbers of shape [rows], got shape {labels.shape}: of one-hot rows take "
+                "np.argmax(y, axis=-1)"
+            )
+        wrong = labels[(labels < 0) | (labels >= classes) | (labels != np.floor(labels))]
+        if wrong.size:
+            raise ValueError(
+                f"{name}['y'] must be whole numbers from 0 to {classes - 1}, the model's {classes} classes, "
+                f"got {wrong[0]}: renumber them, or give the model more classes"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossEntropy(_Labelled):
+    """(params, batch) -> [batch]"""
 
     def __call__(self, params: Params, batch: Batch) -> jax.Array:
         logits = self.model.apply(params, batch["x"])
@@ -53,10 +78,8 @@ class CrossEntropy:
 
 
 @dataclasses.dataclass(frozen=True)
-class Correct:
+class Correct(_Labelled):
     """(params, batch) -> [batch], 1.0 where the largest logit is the label's"""
-
-    model: Model
 
     def __call__(self, params: Params, batch: Batch) -> jax.Array:
         logits = self.model.apply(params, batch["x"])

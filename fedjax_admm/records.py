@@ -49,12 +49,12 @@ class Subproblem(NamedTuple):
 
     None means: no such term (linear, penalty), the server's parameters (center, start), not kept (previous).
 
-    >>> Subproblem(penalty=jnp.ones(3)).linear is None  # FedProx's, of a cohort of three
+    >>> Subproblem(penalty=0.1).linear is None  # FedProx's
     True
     """
 
     linear: Any = None  # [cohort, ...]
-    penalty: Array | None = None  # [cohort]
+    penalty: Any = None  # [cohort], or one number for all
     center: Any = None  # [cohort, ...]
     start: Any = None  # [cohort, ...]
     previous: Any = None  # [cohort, ...] the client's former parameters u_i^k

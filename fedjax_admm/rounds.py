@@ -121,8 +121,12 @@ def _jobs(
     problem: Problem, algorithm: Algorithm, params: Any, server: Any, rows: Any, cohort: Clients, key: Array, round: Any
 ) -> solves.Job:
     """The cohort's solves [cohort] to be done."""
+    subproblem = algorithm.subproblems(params, server, rows, cohort)
+    if subproblem.penalty is not None and jnp.ndim(subproblem.penalty) == 0:  # one for all
+        penalty = jnp.full(cohort.ids.shape, subproblem.penalty, trees.scalar_dtype(params))
+        subproblem = subproblem._replace(penalty=penalty)
     return solves.Job(
-        subproblem=algorithm.subproblems(params, server, rows, cohort),
+        subproblem=subproblem,
         solver=trees.per_client(algorithm.local, cohort.ids),
         criterion=trees.per_client(algorithm.criterion, cohort.ids),
         offset=problem.data.offsets[cohort.ids],

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from . import checks, hosts, population, shuffle, trees
+from . import checks, contract, hosts, population, shuffle, trees
 from .algorithms.base import Algorithm
 from .client_time import ClientTime
 from .cohorts import Cohorts, check_cohort
@@ -70,7 +70,7 @@ class Simulation:
         if not isinstance(problem, Problem):
             hint = ": pass its .problem" if hasattr(problem, "problem") else ""
             raise ValueError(f"problem must be a fedjax_admm.Problem, got {type(problem).__name__}{hint}")
-        checks.part("algorithm", algorithm, "subproblems", "fa.fedavg(...), fa.fedadmm_insa(...) and the like")
+        contract.check_parts(algorithm)
         if execution is not None and not isinstance(execution, Execution):
             raise ValueError(f"execution must be a fedjax_admm.Execution, got {execution!r}")
         check_conditions(faults, client_time)
@@ -83,12 +83,14 @@ class Simulation:
                 part.check(problem.data.num_clients)
         self.faults, self.client_time = faults, client_time
         self._initial_params = _checked_params(problem, initial_params)
+        params = problem.params_shape if initial_params is None else self._initial_params
+        dtype = trees.scalar_dtype(params)
+        # The algorithm with its numbers on the device, in the parameters' dtype.
+        self.cast = trees.cast_floats(algorithm, dtype)
+        contract.check_round(self.cast, params, problem.data.num_clients, self.cohorts.size)
         self.rows_per_trip = algorithm.local.rows_per_trip(np.asarray(problem.data.sizes))
         self.use(execution or Execution())
         self._init_key, self.order_key = jax.random.split(shuffle.root_key(self.seed))
-        # The algorithm with its numbers on the device, in the parameters' dtype.
-        dtype = trees.scalar_dtype(problem.params_shape if initial_params is None else self._initial_params)
-        self.cast = trees.cast_floats(algorithm, dtype)
         self._conditions = Conditions.of(faults, client_time, dtype)
 
     def use(self, execution: Execution, folder: Path | None = None) -> None:

@@ -24,6 +24,15 @@ def problem(**kwargs):
     return fa.Problem(**dict(init=lambda key: jnp.zeros(2), loss=squared_error, data=data()) | kwargs)
 
 
+def clients(each):
+    return fa.FederatedData.from_clients(each)
+
+
+def labelled(labels, eval_data=FIELDS):
+    task = fa.problems.classification(fa.models.logistic(2, 3))
+    return fa.Problem(**task, data=data(FIELDS | {"y": np.array(labels)}), eval_data=eval_data)
+
+
 def simulate(algorithm=None, rounds=1, **kwargs):
     return fa.simulate(PROBLEM, algorithm or fa.fedadmm(LOCAL), rounds=rounds, progress=False, **kwargs)
 
@@ -36,6 +45,26 @@ BAD = {
     "negative row": (lambda: data(parts=[[0, 1], [-1]]), r"parts\[1\] names row -1"),
     "rows not integers": (lambda: data(parts=[[0.5]]), r"parts\[0\] must be row numbers"),
     "overlap": (lambda: data(parts=[[0, 1], [1, 2]]), "row 1 belongs to clients 0 and 1.*allow_overlap=True"),
+    "list of clients": (lambda: data([np.ones((n, 2)) for n in (1, 2, 3, 4)]), r"fields\[2\] \(3, 2\) and 1 more: .*np.concatenate.*from_clients"),
+    "rows as a list": (lambda: data({"x": [[1.0, 2.0], [3.0]]}), r"fields\['x'\]\[0\]\[0\].*np.asarray"),
+    "words for labels": (lambda: data(FIELDS | {"y": np.array(list("abca"))}), r"fields\['y'\] must be numbers, got dtype <U1.*np.unique"),
+    "words in eval_data": (lambda: problem(eval_data=FIELDS | {"y": np.array(list("abca"))}), r"eval_data\['y'\] must be numbers"),
+    "clients by name": (lambda: clients({"a": np.ones(3)}), "clients must be a list .*got a dict"),
+    "a client without rows": (lambda: clients([FIELDS, {"x": np.zeros((0, 2)), "y": np.zeros(0)}]), r"clients\[1\] has no rows"),
+    "a client's unequal fields": (lambda: clients([FIELDS, FIELDS | {"y": np.zeros(3)}]), r"clients\[1\]\['x'\] \(4, 2\), clients\[1\]\['y'\] \(3,\)"),
+    "a client's other field": (lambda: clients([FIELDS, {"x": np.zeros((4, 2))}]), r"clients\[1\] must have the fields of .*\['x'\] and \['y'\], got \['x'\]"),
+    "a client's other shape": (lambda: clients([FIELDS, FIELDS | {"x": np.zeros((4, 3))}]), r"clients\[1\]\['x'\] has rows of shape \(3,\), but .*\(2,\)"),
+    "a client's other dtype": (lambda: clients([FIELDS, FIELDS | {"y": np.zeros(4, int)}]), r"clients\[1\]\['y'\] has dtype int64, but .*float64"),
+    "NaN of a client": (lambda: clients([FIELDS, NAN_ROW]), r"clients\[1\]\['x'\] is not finite in row 2"),
+    "labels from one": (lambda: labelled([1, 2, 3, 3]), r"data\['y'\] must be whole numbers from 0 to 2, the model's 3 classes, got 3"),
+    "labels between": (lambda: labelled([0, 0.5, 1, 2]), r"data\['y'\] must be whole numbers .*got 0.5"),
+    "one-hot labels": (lambda: labelled(np.eye(4)), r"data\['y'\] must be class numbers .*got shape \(4, 4\).*argmax"),
+    "labels of eval_data": (lambda: labelled([0, 1, 2, 2], eval_data=FIELDS | {"y": np.arange(4)}), r"eval_data\['y'\] .*got 3"),
+    "accuracy without eval_data": (lambda: labelled([0, 1, 2, 2], eval_data=None), r"metrics \(accuracy\) .*accuracy=False"),
+    "field not there": (lambda: problem(loss=lambda w, b: b["X"] @ w), r"loss asks for 'X'.*fields \['x'\] and \['y'\]"),
+    "metric's field not there": (lambda: problem(metrics={"m": lambda w, b: b["z"]}, eval_data=FIELDS), r"metrics\['m'\] asks for 'z'.*eval_data has"),
+    "input shape": (lambda: fa.models.logistic("784"), "input_shape must be a whole number, got '784'"),
+    "hidden": (lambda: fa.models.mlp(784, (20, 0)), "hidden must be at least 1, got 0"),
     "no clients": (lambda: data(parts=[]), "parts is empty"),
     "unequal fields": (lambda: data({"x": np.zeros((4, 2)), "y": np.zeros(3)}), "same number of rows"),
     "NaN in data": (lambda: data(NAN_ROW), r"fields\['x'\] is not finite in row 2"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -106,6 +107,20 @@ def test_rows_of_a_client_are_what_was_given():
     np.testing.assert_allclose(fa.FederatedData.from_arrays(fields, parts, weights=[1, 3]).weights, [0.25, 0.75])
     with pytest.raises(IndexError):
         data.client(2)
+
+
+def test_data_of_each_client_is_that_of_the_concatenation():
+    rng = np.random.default_rng(0)
+    clients = [{"x": rng.normal(size=(n, 2)), "nested": [rng.integers(0, 9, n)]} for n in (3, 1, 5)]
+    whole = jax.tree.map(lambda *leaves: np.concatenate(leaves), *clients)
+    parts = np.split(np.arange(9), [3, 4])
+    for weights in (None, [1.0, 2.0, 5.0]):
+        ours = fa.FederatedData.from_clients(clients, weights=weights)
+        theirs = fa.FederatedData.from_arrays(whole, parts, weights=weights)
+        assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    np.testing.assert_array_equal(ours.client(2)["x"], clients[2]["x"])
+    np.testing.assert_array_equal(fa.FederatedData.from_clients(np.ones((3, 4, 2))).sizes, [4, 4, 4])
 
 
 def test_images_stay_integers():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -139,3 +140,31 @@ def test_numbers_of_each_client_are_shown_as_a_range():
 def test_an_optimizer_without_a_name_is_escaped():
     local = fa.LocalSolver(learning_rate=0.05, optimizer=lambda rate: optax.sgd(rate))
     assert cells(fa.fedavg(local))["local.optimizer"].endswith("<lambda>")
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("fedavg", "FedAvg"),
+        ("fedprox", "FedProx"),
+        ("fedadmm", "FedADMM"),
+        ("fedadmm_in", "FedADMM-In"),
+        ("fedadmm_insa", "FedADMM-InSa"),
+        ("feddyn", "FedDyn"),
+        ("scaffold", "Scaffold"),
+    ],
+)
+def test_methods_of_one_class_are_told_apart(name, title):
+    make = getattr(fa, name)
+    algorithm = make(LOCAL, **{"penalty": 0.25} if "penalty" in inspect.signature(make).parameters else {})
+    assert markup(algorithm).find("strong").text == title
+    assert repr(algorithm).startswith(f"{title}(local=LocalSolver(")
+
+
+def test_functions_are_shown_by_name():
+    """Addresses differ from run to run, and say nothing."""
+    momentum = functools.partial(optax.sgd, momentum=0.9)
+    assert repr(LOCAL) == "LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3, optimizer=sgd)"
+    assert repr(replace(LOCAL, optimizer=momentum)).endswith("optimizer=functools.partial(sgd, momentum=0.9))")
+    assert "loss=squared_error" in repr(least_squares([3])[0])
+    assert " at 0x" not in repr(least_squares([3])[0])

@@ -332,6 +332,19 @@ def test_divergence_names_the_round_and_keeps_the_history(algorithm):
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
+def infinite_loss(w, batch):
+    return squared_error(w, batch) + jnp.inf
+
+
+def test_a_loss_that_is_not_finite_at_the_start_is_not_blamed_on_the_rate():
+    problem = fa.Problem(init=weak_init, loss=infinite_loss, data=least_squares(SIZES)[0].data)
+    with pytest.raises(
+        fa.DivergenceError, match="^round 0: the loss .*before any training; look at the data"
+    ) as caught:
+        run(problem, ALGORITHMS["fedavg"])
+    assert caught.value.round == 0 and "learning rate" not in str(caught.value)
+
+
 def lowered_round(problem, algorithm, cohort):
     sim = fa.Simulation(problem, algorithm, participation=cohort)
     ids, one = jnp.zeros((1, cohort), jnp.int32), jnp.int32(1)

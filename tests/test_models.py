@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import linen, nnx
 
+import fedjax_admm as fa
 from fedjax_admm import models, problems
 from fedjax_admm.models.layers import LayerGroupNorm
 from fedjax_admm.models.normalization import to_float
@@ -256,3 +257,15 @@ def test_nnx_function_starts_by_the_key_and_nnx_module_from_what_it_has():
 def test_what_is_no_pure_function_of_parameters_is_rejected(module, sample, names):
     with pytest.raises(ValueError, match=names):
         models.from_flax(module, sample)
+
+
+def test_a_number_is_the_length_of_a_vector():
+    assert fa.models.logistic(784, 10) == fa.models.logistic((784,), 10)
+    assert fa.models.mlp(784, 20) == fa.models.mlp((784,), (20,))
+
+
+def test_a_classification_without_evaluation_data():
+    fields = {"x": np.zeros((4, 2)), "y": np.arange(4)}
+    data = fa.FederatedData.from_arrays(fields, [[0, 1], [2, 3]])
+    task = problems.classification(fa.models.logistic(2, 4), accuracy=False)
+    assert fa.Problem(**task, data=data).metrics == ()

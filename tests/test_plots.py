@@ -212,6 +212,13 @@ def test_result_plot_draws_beside_what_is_there():
     assert make().run.plot("gradient_samples").get_ylabel() == "per-example gradients a round"
 
 
+def test_result_plot_counts_what_it_is_asked_to():
+    run = make().run
+    axes = run.plot("loss", against="gradients", scale="log")
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), np.cumsum(run.history["gradient_samples"]))
+    assert axes.get_yscale() == "log"
+
+
 def test_one_evaluated_round_can_be_seen():
     (line,) = plots.plot_epochs(make(rounds=1).run).lines
     assert line.get_xdata().size == 1 and line.get_marker() == "o"

@@ -43,6 +43,13 @@ class FedADMM:
     delta: Any
     unselected_penalty: str = static()
 
+    @property
+    def display_name(self) -> str:
+        """The paper's name for these parts: In with an inexactness criterion, Sa with penalties that adapt."""
+        inexact = "" if self.criterion.residual is None else "In"
+        adaptive = "" if isinstance(self.penalty_rule, penalties.Constant) else "Sa"
+        return f"FedADMM-{inexact}{adaptive}".removesuffix("-")
+
     def init(self, params: Any, clients: Clients) -> tuple[Server, dict[str, Any]]:
         number = clients.ids.shape[0]
         beta = trees.per_client(self.penalty, clients.ids).astype(trees.scalar_dtype(params))
@@ -141,9 +148,9 @@ def fedadmm(
     if unselected_penalty is None:
         unselected_penalty = "sent" if penalty_rule is None or penalty_rule == penalties.constant() else "current"
     return FedADMM(
-        local=checks.part("local", local, "step", "fa.LocalSolver(...)"),
+        local=checks.part("local", local, ("step",), "fa.LocalSolver(...)"),
         criterion=criteria.checked(criterion),
-        penalty_rule=checks.part("penalty_rule", penalty_rule or penalties.constant(), None, "fa.penalties"),
+        penalty_rule=checks.part("penalty_rule", penalty_rule or penalties.constant(), ("__call__",), "fa.penalties"),
         penalty=checks.number("penalty", penalty, above=0, per_client=True),
         delta=checks.number("delta", delta, at_least=0),
         unselected_penalty=checks.choice("unselected_penalty", unselected_penalty, ("current", "sent")),

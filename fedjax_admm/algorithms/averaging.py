@@ -30,6 +30,10 @@ class Averaging(ModelExchange):
     penalty: Any = None
     average: str = static(default="selected")
 
+    @property
+    def display_name(self) -> str:
+        return "FedAvg" if self.penalty is None else "FedProx"
+
     def init(self, params: Any, clients: Clients) -> tuple[Any, dict[str, Any]]:
         server: dict[str, Any] = {"penalty_mean": self._mean_penalty(params, clients)}
         if self.average == "selected":
@@ -90,6 +94,6 @@ def fedprox(
 
 def _averaging(local: LocalSolver, penalty: Any, average: str, criterion: Criterion | None) -> Averaging:
     checks.choice("average", average, ("selected", "all"))
-    checks.part("local", local, "step", "fa.LocalSolver(...)")
+    checks.part("local", local, ("step",), "fa.LocalSolver(...)")
     criterion = criteria.checked(criterion, unless_kept=None if average == "all" else "average='all'")
     return Averaging(local=local, criterion=criterion, penalty=penalty, average=average)

@@ -2,7 +2,8 @@
 
 Every method here solves min_u f_i(u) - <linear_i, u> + penalty_i / 2 ||u - center||^2 on each selected client;
 methods differ in the terms (`subproblems`) and in what follows (`update`). A new method is a `record` with the
-members of `Algorithm`, in a file of its own in this folder.
+members of `Algorithm`, in a file of its own in this folder. What it lacks, and what its functions return that has not
+the shapes said here, is told when a simulation is made (`contract`).
 """
 
 from __future__ import annotations

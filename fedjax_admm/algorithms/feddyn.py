@@ -86,7 +86,7 @@ def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = No
     >>> feddyn(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5), penalty=0.1).penalty
     0.1
     """
-    checks.part("local", local, "step", "fa.LocalSolver(...)")
+    checks.part("local", local, ("step",), "fa.LocalSolver(...)")
     criterion = criteria.checked(criterion, unless_kept="'server'")
     penalty = checks.number("penalty", penalty, above=0, per_client=True)
     return FedDyn(local=local, criterion=criterion, penalty=penalty)

@@ -87,7 +87,7 @@ def scaffold(local: LocalSolver, *, server_learning_rate: Any = 1.0, criterion: 
     >>> scaffold(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5)).server_learning_rate
     1.0
     """
-    checks.part("local", local, "step", "fa.LocalSolver(...)")
+    checks.part("local", local, ("step",), "fa.LocalSolver(...)")
     if local.optimizer is not optax.sgd:
         raise ValueError(f"scaffold needs optimizer=optax.sgd in local, got {local.optimizer!r}")
     criterion = criteria.checked(criterion, unless_kept="'server'")

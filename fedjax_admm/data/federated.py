@@ -12,8 +12,7 @@ from jax import Array
 
 from .. import checks, display
 from ..trees import record
-
-_CHECK_BYTES = 1 << 26  # rows are checked for NaN in pieces, so that a large field needs no second copy
+from .fields import as_arrays, check_finite, count_rows, of_one_kind
 
 
 @record
@@ -43,10 +42,11 @@ class FederatedData:
 
         weights: alpha_i, positive, scaled to sum to 1; by default N_i / N.
         allow_overlap: let clients share rows. Rows in no client's part are left out.
+        Where each client has arrays of its own, use `from_clients`.
         Integer images stay integers: let the model's first operation scale them.
         """
-        host = jax.tree.map(np.asarray, fields)
-        num_rows = _num_rows(host, "fields")
+        host = as_arrays(fields, "fields")
+        num_rows = count_rows(host, "fields")
         parts = [_rows_of_client(i, part, num_rows) for i, part in enumerate(parts)]
         if not parts:
             raise ValueError("parts is empty: give the rows of at least one client")
@@ -58,14 +58,32 @@ class FederatedData:
                 f"parts: row {overlap} belongs to clients {first} and {second}; "
                 "if clients may share rows, pass allow_overlap=True"
             )
-        _check_finite(host, "fields")
+        check_finite(host, "fields")
         sizes = np.array([len(part) for part in parts])
         if overlap is None:
             in_order = len(index) == num_rows and np.array_equal(index, np.arange(num_rows))
             host = host if in_order else jax.tree.map(lambda leaf: leaf[index], host)
+        return cls._on_device(host, None if overlap is None else index, sizes, weights)
+
+    @classmethod
+    def from_clients(cls, clients: Sequence[Any], *, weights: Any = None) -> FederatedData:
+        """`clients`: for each client a pytree of its own arrays [rows, ...], alike but for the number of rows.
+
+        weights: as in `from_arrays`.
+
+        >>> data = FederatedData.from_clients([{"x": np.ones((2, 3))}, {"x": np.ones((5, 3))}])
+        >>> data.sizes.tolist(), data.fields["x"].shape
+        ([2, 5], (7, 3))
+        """
+        hosts, sizes = of_one_kind(clients)
+        return cls._on_device(jax.tree.map(lambda *leaves: np.concatenate(leaves), *hosts), None, sizes, weights)
+
+    @classmethod
+    def _on_device(cls, fields: Any, index: np.ndarray | None, sizes: np.ndarray, weights: Any) -> FederatedData:
+        """From rows in client order, or an index of the rows in that order."""
         return cls(
-            fields=jax.tree.map(jnp.asarray, host),
-            index=None if overlap is None else jnp.asarray(index, jnp.int32),
+            fields=jax.tree.map(jnp.asarray, fields),
+            index=None if index is None else jnp.asarray(index, jnp.int32),
             offsets=jnp.asarray(np.cumsum(sizes) - sizes, jnp.int32),
             sizes=jnp.asarray(sizes, jnp.int32),
             weights=jnp.asarray(_weights(weights, sizes)),
@@ -111,23 +129,6 @@ class FederatedData:
         return display.data_html(self)
 
 
-def check_rows(fields: Any, name: str) -> None:
-    """Arrays with as many rows each, at least one, that are finite and stay so on the device."""
-    host = jax.tree.map(np.asarray, fields)
-    if _num_rows(host, name) == 0:
-        raise ValueError(f"{name} has no rows: give at least one, or leave it out")
-    _check_finite(host, name)
-
-
-def _num_rows(fields: Any, name: str) -> int:
-    leaves = jax.tree.leaves(fields)
-    lengths: set[Any] = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
-    if len(lengths) != 1 or None in lengths:
-        shapes = [leaf.shape for leaf in leaves]
-        raise ValueError(f"{name} must be arrays with the same number of rows, got shapes {shapes}")
-    return lengths.pop()
-
-
 def _rows_of_client(i: int, part: Any, num_rows: int) -> np.ndarray:
     rows = np.asarray(part)
     if rows.size == 0:
@@ -148,28 +149,6 @@ def _rows_of_client(i: int, part: Any, num_rows: int) -> np.ndarray:
 def _shared_row(index: np.ndarray, num_rows: int) -> int | None:
     shared = np.flatnonzero(np.bincount(index, minlength=num_rows) > 1)
     return int(shared[0]) if shared.size else None
-
-
-def _check_finite(fields: Any, name: str) -> None:
-    """Every number must be one on the device too, where 64 bits may become 32."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(fields):
-        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        step = max(1, _CHECK_BYTES // max(1, leaf[:1].nbytes))
-        for start in range(0, len(leaf), step):
-            kept = _kept(leaf[start : start + step], dtype)
-            if not kept.all():
-                row = start + int(np.argwhere(~kept)[0][0])
-                place = f"{name}{jax.tree_util.keystr(path)}"
-                raise ValueError(f"{place} is not finite in row {row} as {dtype}: remove or fill NaN, inf and the like")
-
-
-def _kept(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    if jnp.issubdtype(values.dtype, jnp.inexact):
-        with np.errstate(over="ignore"):
-            return np.isfinite(values.astype(dtype, copy=False))
-    if dtype != values.dtype and jnp.issubdtype(values.dtype, jnp.integer):
-        return (values >= jnp.iinfo(dtype).min) & (values <= jnp.iinfo(dtype).max)
-    return np.ones(1, bool)
 
 
 def _weights(weights: Any, sizes: np.ndarray) -> np.ndarray:

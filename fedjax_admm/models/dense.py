@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import jax
 from flax import linen as nn
 
+from fedjax_admm import checks
 from fedjax_admm.models import start
 from fedjax_admm.models.layers import Dense
 from fedjax_admm.models.model import Model
@@ -39,8 +40,12 @@ def linear(inputs: int, *, use_bias: bool = False) -> Model:
     return start.model(Perceptron((1,), use_bias, scalar=True), (inputs,), "float32")
 
 
-def logistic(input_shape: Sequence[int], classes: int = 10, *, normalization: Normalization | None = None) -> Model:
+def logistic(
+    input_shape: int | Sequence[int], classes: int = 10, *, normalization: Normalization | None = None
+) -> Model:
     """Multinomial logistic regression: [N, *input_shape] -> logits [N, classes].
+
+    `input_shape` is that of one example; a number is the length of a vector.
 
     Example:
       >>> model = logistic((28, 28, 1), normalization=fa.models.MNIST)
@@ -51,18 +56,27 @@ def logistic(input_shape: Sequence[int], classes: int = 10, *, normalization: No
 
 
 def mlp(
-    input_shape: Sequence[int],
-    hidden: Sequence[int] = (200, 200),
+    input_shape: int | Sequence[int],
+    hidden: int | Sequence[int] = (200, 200),
     classes: int = 10,
     *,
     normalization: Normalization | None = None,
 ) -> Model:
     """Multilayer perceptron with ReLU: [N, *input_shape] -> logits [N, classes].
 
+    `input_shape` is that of one example; a number is the length of a vector. So is `hidden` of one layer.
+
     Example:
       >>> model = mlp((28, 28, 1), hidden=(200, 200), normalization=fa.models.MNIST)    # McMahan's 2NN
       >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
       199210
     """
-    module = Perceptron((*hidden, classes), normalization=normalization)
-    return start.model(module, tuple(input_shape), "float32")
+    classes = checks.integer("classes", classes, at_least=1)
+    module = Perceptron((*_sizes("hidden", hidden), classes), normalization=normalization)
+    return start.model(module, _sizes("input_shape", input_shape), "float32")
+
+
+def _sizes(name: str, value: int | Sequence[int]) -> tuple[int, ...]:
+    """Whole numbers, one or several."""
+    several = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    return tuple(checks.integer(name, size, at_least=1) for size in several)

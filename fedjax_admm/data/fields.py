@@ -1,0 +1,123 @@
+"""Checks of data: fields are arrays of numbers with as many rows each, finite also on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_CHECK_BYTES = 1 << 26  # rows are checked for NaN in pieces, so that a large field needs no second copy
+_SHOWN = 3  # fields that a message shows
+
+
+def as_arrays(fields: Any, name: str) -> Any:
+    """The fields as NumPy arrays of numbers."""
+    host = jax.tree.map(np.asarray, fields)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(host):
+        if not (jnp.issubdtype(leaf.dtype, np.number) or jnp.issubdtype(leaf.dtype, np.bool_)):
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} must be numbers, got dtype {leaf.dtype}: give words as numbers, "
+                "such as np.unique(words, return_inverse=True)[1]"
+            )
+    return host
+
+
+def count_rows(fields: Any, name: str) -> int:
+    """The number of rows, which all fields share."""
+    leaves = jax.tree_util.tree_leaves_with_path(fields)
+    lengths: set[Any] = {leaf.shape[0] if leaf.ndim else None for _, leaf in leaves}
+    if len(lengths) == 1 and None not in lengths:
+        return lengths.pop()
+    shapes = ", ".join(f"{name}{jax.tree_util.keystr(path)} {leaf.shape}" for path, leaf in leaves[:_SHOWN])
+    more = f" and {len(leaves) - _SHOWN} more" if len(leaves) > _SHOWN else ""
+    listed = any(isinstance(key, jax.tree_util.SequenceKey) for path, _ in leaves for key in path)
+    advice = (
+        ": a list counts as a field for each of its items; give one array for each field (np.asarray, np.concatenate), "
+        "or use FederatedData.from_clients for arrays of each client"
+        if listed
+        else ": give as many rows in each"
+    )
+    raise ValueError(f"{name} must be arrays with the same number of rows, got {shapes or 'none'}{more}{advice}")
+
+
+def check_rows(fields: Any, name: str) -> None:
+    """Arrays with as many rows each, at least one, that are finite and stay so on the device."""
+    host = as_arrays(fields, name)
+    if count_rows(host, name) == 0:
+        raise ValueError(f"{name} has no rows: give at least one, or leave it out")
+    check_finite(host, name)
+
+
+def of_one_kind(clients: Any) -> tuple[list[Any], np.ndarray]:
+    """Each client's fields as arrays, alike in all but their rows, and the number of these."""
+    if not isinstance(clients, (Sequence, np.ndarray, jax.Array)) or isinstance(clients, str) or not len(clients):
+        kind = "none" if isinstance(clients, Sequence) else f"a {type(clients).__name__}"
+        raise ValueError(f"clients must be a list with a pytree of arrays for each client, got {kind}")
+    hosts, sizes = [], []
+    for i, client in enumerate(clients):
+        name = f"clients[{i}]"
+        host = as_arrays(client, name)
+        sizes.append(count_rows(host, name))
+        if sizes[-1] == 0:
+            raise ValueError(f"{name} has no rows: give client {i} at least one, or leave the client out")
+        if hosts:
+            _check_alike(host, hosts[0], i)
+        check_finite(host, name)
+        hosts.append(host)
+    return hosts, np.array(sizes)
+
+
+def field_names(fields: Any) -> str:
+    """The places of a pytree's arrays, for a message.
+
+    >>> field_names({"x": 1, "y": 2})
+    "['x'] and ['y']"
+    """
+    names = [jax.tree_util.keystr(path) or "one array" for path, _ in jax.tree_util.tree_leaves_with_path(fields)]
+    more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    return " and ".join(names[:_SHOWN] + more) or "none"
+
+
+def _check_alike(client: Any, first: Any, i: int) -> None:
+    """Client i's fields have the names, the rows' shapes and the dtypes of client 0's."""
+    if jax.tree.structure(client) != jax.tree.structure(first):
+        raise ValueError(
+            f"clients[{i}] must have the fields of clients[0], {field_names(first)}, got {field_names(client)}: "
+            "give every client the same"
+        )
+    pairs = zip(jax.tree_util.tree_leaves_with_path(client), jax.tree.leaves(first), strict=True)
+    for (path, leaf), other in pairs:
+        for what, got, wanted in (
+            ("rows of shape", leaf.shape[1:], other.shape[1:]),
+            ("dtype", leaf.dtype, other.dtype),
+        ):
+            if got != wanted:
+                raise ValueError(
+                    f"clients[{i}]{jax.tree_util.keystr(path)} has {what} {got}, but clients[0] {wanted}: "
+                    "give every client the same"
+                )
+
+
+def check_finite(fields: Any, name: str) -> None:
+    """Every number must be one on the device too, where 64 bits may become 32."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(fields):
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        step = max(1, _CHECK_BYTES // max(1, leaf[:1].nbytes))
+        for start in range(0, len(leaf), step):
+            kept = _kept(leaf[start : start + step], dtype)
+            if not kept.all():
+                row = start + int(np.argwhere(~kept)[0][0])
+                place = f"{name}{jax.tree_util.keystr(path)}"
+                raise ValueError(f"{place} is not finite in row {row} as {dtype}: remove or fill NaN, inf and the like")
+
+
+def _kept(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if jnp.issubdtype(values.dtype, jnp.inexact):
+        with np.errstate(over="ignore"):
+            return np.isfinite(values.astype(dtype, copy=False))
+    if dtype != values.dtype and jnp.issubdtype(values.dtype, jnp.integer):
+        return (values >= jnp.iinfo(dtype).min) & (values <= jnp.iinfo(dtype).max)
+    return np.ones(1, bool)
