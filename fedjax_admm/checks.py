@@ -100,6 +100,12 @@ def part(name: str, value: Any, members: tuple[str, ...], maker: str) -> Any:
     return value
 
 
+def function(name: str, value: Any, form: str) -> None:
+    """Something that can be called."""
+    if not callable(value):
+        raise ValueError(f"{name} must be a function, {form}, got {value!r}")
+
+
 def client_axis(name: str, value: Any, num_clients: int) -> None:
     """A value per client must have as many entries as there are clients, on the last axis."""
     if np.ndim(value) and np.shape(value)[-1] != num_clients:

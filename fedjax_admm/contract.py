@@ -56,6 +56,7 @@ def _clients(number: int, population: int, dtype: Any) -> Clients:
 def _abstract_round(algorithm: Algorithm, params: Any, one: Clients, everyone: Clients, cohort: Clients) -> None:
     kind, number = type(algorithm).__name__, cohort.ids.shape[0]
     zeros = jnp.zeros(number, cohort.weights.dtype)
+    trees.take(trees.per_client(algorithm.local, cohort.ids), 0).init(params)
     _check_criterion(algorithm.criterion, cohort, zeros[0])
     _check_rule(getattr(algorithm, "penalty_rule", None), cohort, zeros)
     server, rows = _start(algorithm, params, everyone)

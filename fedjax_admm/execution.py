@@ -49,6 +49,8 @@ class Execution:
             checks.integer("lanes", self.lanes, at_least=1)
         checks.choice("population", self.population, ("device", "host", "disk"))
         if self.mesh is not None and not isinstance(self.mesh, jax.sharding.Mesh):
+            if isinstance(self.mesh, str):
+                raise ValueError(f"mesh must be a number of devices or a jax.sharding.Mesh, got {self.mesh!r}")
             checks.integer("mesh", self.mesh, at_least=1)
 
     def settings(self) -> dict[str, Any]:

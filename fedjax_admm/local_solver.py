@@ -76,11 +76,17 @@ class LocalSolver:
 
     def init(self, params: Any) -> Any:
         """The optimizer's state at the start of a solve."""
-        return self.optimizer(self.learning_rate).init(params)
+        return self._made().init(params)
+
+    def _made(self) -> optax.GradientTransformation:
+        made = self.optimizer(self.learning_rate)
+        if not (hasattr(made, "init") and hasattr(made, "update")):
+            raise ValueError(f"optimizer must make an optax optimizer from a learning rate, but it made {made!r}")
+        return made
 
     def step(self, params: Any, state: Any, gradient: Any, value: Array, value_fn: Callable) -> tuple[Any, Any, Array]:
         """One step of one client (scalar learning rate): (params, state, evaluations of its line search)."""
-        optimizer = optax.with_extra_args_support(self.optimizer(self.learning_rate))
+        optimizer = optax.with_extra_args_support(self._made())
         updates, state = optimizer.update(gradient, state, params, value=value, grad=gradient, value_fn=value_fn)
         searched = optax.tree.get_all_with_path(state, "num_linesearch_steps")
         none: Array = jnp.int32(0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+import itertools
+import numbers
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from . import checks
 from .data.federated import FederatedData
 from .data.fields import check_rows, field_names
 from .trees import note, record, static
@@ -58,7 +61,10 @@ class Problem:
     recipe: Any = note(default=None)  # the call that makes this problem again, where there is one
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "metrics", tuple(dict(self.metrics).items()))
+        metrics = self.metrics or ()
+        if not isinstance(metrics, (Mapping, tuple)):
+            raise ValueError(f"metrics must be name -> function of (params, batch), got {metrics!r}")
+        object.__setattr__(self, "metrics", tuple(dict(metrics).items()))
         self._check()
 
     def with_optimum(self, optimal_loss: float) -> Problem:
@@ -82,14 +88,26 @@ class Problem:
         return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self.params_shape))
 
     def _check(self) -> None:
-        check_params(self.params_shape, "init returns")
+        if not isinstance(self.data, FederatedData):
+            kind = type(self.data).__name__
+            raise ValueError(f"data must be a fa.FederatedData, got {kind}: make one with FederatedData.from_arrays")
+        checks.function("init", self.init, "key -> parameters")
+        checks.function("loss", self.loss, "(params, batch) -> [batch]")
+        if self.regularizer is not None:
+            checks.function("regularizer", self.regularizer, "params -> one number")
+        try:
+            shapes = self.params_shape
+        except TypeError as error:
+            raise ValueError(f"init must be a function of a key that returns arrays: {error}") from error
+        check_params(shapes, "init returns")
         if self.metrics and self.eval_data is None:
             names = ", ".join(str(name) for name, _ in self.metrics)
             raise ValueError(
                 f"metrics ({names}) are averaged over eval_data, which is None: give eval_data, or leave metrics out; "
                 "fa.problems.classification(model, accuracy=False) has none"
             )
-        for name, _ in self.metrics:
+        for name, metric in self.metrics:
+            checks.function(f"metrics[{name!r}]", metric, "(params, batch) -> [batch]")
             if not isinstance(name, str) or not name.isprintable():
                 raise ValueError(f"metrics must have names on one line, got {name!r}")
             if name in RESERVED:
@@ -106,9 +124,11 @@ class Problem:
                 raise ValueError(f"regularizer must return one number, got shape {shape}")
 
     def _check_per_example(self, name: str, function: Callable, fields: Any, source: str) -> None:
-        # Three rows: enough to tell one value per example from a scalar, and from a row vector.
-        batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((3, *leaf.shape[1:]), leaf.dtype), fields)
         params = self.params_shape
+        # As many rows as nothing else has: one value per example must not be taken for something else.
+        taken = {size for leaf in jax.tree.leaves((params, fields)) for size in leaf.shape}
+        rows = next(number for number in itertools.count(3) if number not in taken)
+        batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), fields)
         try:
             check = getattr(function, "check_fields", None)
             if check is not None:  # of what only the values tell, such as labels out of range
@@ -120,11 +140,11 @@ class Problem:
                 f"the parameters are {field_names(params)}"
             ) from error
         shape = getattr(value, "shape", None)
-        if shape == (3,) and name == "loss" and not jnp.issubdtype(value.dtype, jnp.floating):
+        if shape == (rows,) and name == "loss" and not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(f"loss must return floating-point values, got {value.dtype}: it has no gradient")
-        if shape != (3,):
+        if shape != (rows,):
             raise ValueError(
-                f"{name} must return one value per example, shape [batch], got shape {shape} for a batch of 3; "
+                f"{name} must return one value per example, shape [batch], got shape {shape} for a batch of {rows}; "
                 "return the values before averaging them"
             )
 
@@ -135,6 +155,9 @@ def check_params(params: Any, name: str) -> None:
     if not leaves:
         raise ValueError(f"{name} no parameters")
     for path, leaf in leaves:
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            place = jax.tree_util.keystr(path)
-            raise ValueError(f"{name} parameters{place} of dtype {jnp.result_type(leaf)}: they must be floating point")
+        place = jax.tree_util.keystr(path)
+        if not isinstance(leaf, (numbers.Number, jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)):
+            raise ValueError(f"{name} parameters{place} that are no array, but {leaf!r}: give arrays")
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(f"{name} parameters{place} of dtype {dtype}: they must be floating point")

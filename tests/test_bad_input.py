@@ -70,6 +70,17 @@ BAD = {
     "NaN in data": (lambda: data(NAN_ROW), r"fields\['x'\] is not finite in row 2"),
     "weights of wrong length": (lambda: data(weights=[1.0]), r"weights has shape \(1,\) for 2 clients"),
     "weights not positive": (lambda: data(weights=[1.0, 0.0]), "weights must be above 0, got 0 for client 1"),
+    "parts a number": (lambda: data(parts=4), "parts must be a list of row numbers for each client, got 4"),
+    "data no FederatedData": (lambda: problem(data=FIELDS), "data must be a fa.FederatedData, got dict.*from_arrays"),
+    "loss no function": (lambda: problem(loss=3), r"loss must be a function, \(params, batch\) -> \[batch\], got 3"),
+    "init no function": (lambda: problem(init=1.0), "init must be a function, key -> parameters, got 1.0"),
+    "init of nothing": (lambda: problem(init=lambda: jnp.zeros(2)), "init must be a function of a key that returns arrays"),
+    "regularizer a number": (lambda: problem(regularizer=0.1), "regularizer must be a function, params -> one number, got 0.1"),
+    "metrics no mapping": (lambda: problem(metrics=squared_error, eval_data=FIELDS), "metrics must be name -> function"),
+    "metric no function": (lambda: problem(metrics={"a": 3}, eval_data=FIELDS), r"metrics\['a'\] must be a function.*got 3"),
+    "initial params a word": (lambda: simulate(initial_params="a"), "initial_params has parameters that are no array, but 'a'"),
+    "optimizer of nothing": (lambda: simulate(fa.fedavg(fa.LocalSolver(0.1, optimizer=lambda rate: 3))), "optimizer must make an optax optimizer from a learning rate, but it made 3"),
+    "mesh a word": (lambda: fa.Execution(mesh="all"), "mesh must be a number of devices or a jax.sharding.Mesh, got 'all'"),
     "compare a list": (lambda: fa.compare(PROBLEM, [fa.fedadmm(LOCAL)], rounds=1), "algorithms must be label -> algorithm"),
     "partition seed": (lambda: fa.partition.iid(20, 2, seed=-1), "seed must be at least 0, got -1"),
     "partition seed a word": (lambda: fa.partition.shards([0, 1], 2, 1, seed="a"), "seed must be a whole number, got 'a'"),
@@ -227,3 +238,11 @@ def test_arguments_that_single_precision_cannot_hold(value):
         pytest.raises(ValueError, match="penalty must be a number that single precision can hold"),
     ):
         fa.fedadmm(LOCAL, penalty=value)
+
+
+def test_metrics_may_be_none_and_a_loss_over_features_is_found_out():
+    assert problem(metrics=None).metrics == ()
+    # As many values as features, also where the parameters are as many as the rows that the loss is tried on.
+    fields = {"x": np.zeros((4, 3)), "y": np.zeros(4)}
+    with pytest.raises(ValueError, match="one value per example"):
+        problem(init=lambda key: jnp.zeros(3), loss=lambda w, batch: w * batch["x"].sum(), data=data(fields))

@@ -47,6 +47,8 @@ class FederatedData:
         """
         host = as_arrays(fields, "fields")
         num_rows = count_rows(host, "fields")
+        if not np.iterable(parts) or isinstance(parts, str):
+            raise ValueError(f"parts must be a list of row numbers for each client, got {parts!r}")
         parts = [_rows_of_client(i, part, num_rows) for i, part in enumerate(parts)]
         if not parts:
             raise ValueError("parts is empty: give the rows of at least one client")
