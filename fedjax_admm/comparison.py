@@ -49,8 +49,10 @@ class Comparison:
         rows = self.statistics()
         return Table(tuple(rows[0]), tuple(tuple(str(value) for value in row.values()) for row in rows)).csv()
 
-    def table(self) -> Table:
+    def table(self, full_names: bool = False) -> Table:
         """The comparison as text; `.markdown()` and `.latex()` of it are other forms.
+
+        full_names: "loss last 10" instead of "last 10" beside "loss final".
 
         "last 10" is the mean over the last ten evaluated rounds and "difference" its difference to the baseline,
         paired by seed; gradients and floats are relative to the baseline's, and "of criterion" is the share of the
@@ -62,8 +64,8 @@ class Comparison:
         header = ["algorithm", "seeds"]
         for name in columns:
             shown = name.replace("_", " ")
-            header += [f"{shown} final", "last 10", "best"] if name != "excess_loss" else [f"{shown} last 10"]
-            header += [] if name == "excess_loss" else ["difference"]
+            last, *others = (f"{shown} " * full_names + word for word in ("last 10", "best", "difference"))
+            header += [f"{shown} last 10"] if name == "excess_loss" else [f"{shown} final", last, *others]
         header += ["epochs saved", "gradients", "of criterion", "floats"] + ["time"] * self._timed()
         return Table(tuple(header), tuple(self._cells(row, columns) for row in rows))
 

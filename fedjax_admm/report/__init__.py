@@ -70,7 +70,7 @@ def _comparison_page(folder: Path) -> str:
     return page(
         folder.resolve().name,
         runs,
-        table=comparison.table(),
+        table=comparison.table(full_names=True),
         settings=settings,
         environment=first.environment[-1] if first.environment else {},
         notes=comparison.notes(),
@@ -113,15 +113,26 @@ def page(
         "remarks": _items(remarks),
         "colours": ", ".join(heatmap.COLOURS[:: len(heatmap.COLOURS) // 6]),
         "largest": f"{largest:,}",
+        "away": _AWAY if heatmap.any_away(runs) else "",
         "heatmaps": heatmap.figures(runs, largest),
         "stops": _stops(runs),
         "settings": _tree(settings),
         "environment": _tree(environment),
-        "data": _script_json(data | {"heat": {"largest": largest, "colours": heatmap.COLOURS}}),
+        "data": _script_json(data | {"heat": _heat(largest)}),
         "style": _part("page.css"),
         "script": _part("page.js"),
     }
     return string.Template(_part("page.html")).substitute(values)
+
+
+_AWAY = (
+    f'<span class="entry"><i class="away" style="background: {heatmap.AWAY_COLOUR}"></i> '
+    "selected, but away (dropped or quarantined)</span>"
+)
+
+
+def _heat(largest: int) -> dict[str, Any]:
+    return {"largest": largest, "colours": heatmap.COLOURS, "away": heatmap.AWAY_COLOUR}
 
 
 def _part(name: str) -> str:
@@ -152,10 +163,16 @@ def _range(values: Iterable[int]) -> str:
 def _table(table: Table) -> str:
     head = "".join(f'<th scope="col">{escape(str(cell))}</th>' for cell in table.header)
     body = (
-        f'<tr><th scope="row">{escape(str(first))}</th>' + "".join(f"<td>{escape(str(cell))}</td>" for cell in rest)
+        f'<tr><th scope="row">{escape(str(first))}</th>' + "".join(f"<td>{_cell(str(cell))}</td>" for cell in rest)
         for first, *rest in table.rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{'</tr>'.join(body)}</tr></tbody></table>"
+
+
+def _cell(text: str) -> str:
+    """A deviation goes below its mean, else a comparison over seeds would be wider than a screen."""
+    mean, sign, deviation = text.partition(" ± ")
+    return f"{escape(mean)} <small>± {escape(deviation)}</small>" if sign else escape(text)
 
 
 def _stops(runs: Runs) -> str:
