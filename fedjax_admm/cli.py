@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,6 @@ from .compare_runs import CELLS, checked_seeds, compare, resume_comparison
 from .comparison import Comparison, key_figures
 from .data import cache, sources
 from .devices import use_cpu_devices
-from .evaluation import evaluated_columns
 from .examples import Example
 from .execution import Execution
 from .faults import Faults
@@ -136,11 +136,10 @@ def _add(name: str, make: Callable[..., Example]) -> None:
             _check_algorithm(name, options)
         target = None if values["target"] is None else target_of(values["target"])
         example = make(**problem.values(values))
-        if target is not None:
-            checks.choice("--target", target[0], evaluated_columns(example.problem))
         chosen = {label: example.algorithm(name, **options) for label, (name, options) in cells.items()}
         settings |= example.run_settings | {"seeds": values["seeds"]}
-        _show_comparison(compare(example.problem, chosen, **settings), values["out"], target)
+        targets = [] if target is None else [target]
+        _show_comparison(compare(example.problem, chosen, targets=targets, **settings), values["out"])
 
     for where, function, own, flags in ((run_app, run, _ONE, _RUN), (compare_app, compare_, _MANY, _RUNS)):
         groups = (flags, _EXECUTION, problem, _METHOD, _FAULTS, _TIME)
@@ -201,19 +200,22 @@ def target_of(text: str) -> tuple[str, float]:
     return column.replace("-", "_"), float(found)
 
 
-def _show_comparison(comparison: Comparison, out: Any, target: tuple[str, float] | None = None) -> None:
+def _show_comparison(comparison: Comparison, out: Any) -> None:
     if hosts.is_first():
-        print(comparison)
-    if target is not None and comparison.by_label() and hosts.is_first():
-        print(f"\nuntil {target[0].replace('_', ' ')} is {target[1]:g}:\n{comparison.to_target(*target)}")
+        # In a file or a pipe a row is one line, however long.
+        print(comparison.text(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     if not comparison.by_label():
         raise ValueError("every run diverged: lower the learning rate, or try other penalties")
     if out is None or not hosts.is_first():
         return
-    table, folder = comparison.table(), Path(out)
-    forms = {"txt": repr(comparison), "csv": comparison.csv(), "md": table.markdown(), "tex": table.latex()}
-    for ending, text in forms.items():
-        (folder / f"table.{ending}").write_text(text.rstrip("\n") + "\n")
+    forms = {
+        "table.txt": comparison.text(),
+        "table.csv": comparison.csv(),
+        "table.md": comparison.markdown(),
+        "table.tex": comparison.latex(),
+    }
+    for name, text in forms.items():
+        (Path(out) / name).write_text(text.rstrip("\n") + "\n")
     print(f"\nin {out}: table.txt, .csv, .md, .tex; for pictures: fedjax-admm report {out}")
 
 

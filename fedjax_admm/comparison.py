@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ class Comparison:
     runs: Mapping[str, Mapping[int, RunRecord]]  # label -> seed -> run
     missing: Mapping[str, Mapping[int, str]]  # label -> seed -> why: not begun, unfinished, diverged
     baseline: str
+    targets: Sequence[tuple[str, float]] = ()  # column of the history and value that the work is told until
 
     def statistics(self) -> list[dict[str, Any]]:
         """A row per algorithm, numbers: mean and deviation (`_std`) over the seeds that finished.
@@ -96,6 +97,13 @@ class Comparison:
             rows.append((label, f"{len(spent)} of {len(runs) + len(self.missing.get(label, {}))}", *cells))
         return Table(("algorithm", "reached", *(WORK[name] for name in names)), tuple(rows))
 
+    def target_tables(self) -> dict[str, Table]:
+        """The work until each of `targets`, by a heading such as "until accuracy is 0.8"."""
+        shown = self.targets if self.by_label() else ()
+        return {
+            f"until {column.replace('_', ' ')} is {value:g}": self.to_target(column, value) for column, value in shown
+        }
+
     def notes(self) -> list[str]:
         """What is missing from the table, a sentence each."""
         every = ((label, seed, why) for label, seeds in self.missing.items() for seed, why in seeds.items())
@@ -111,11 +119,33 @@ class Comparison:
         """label -> the runs of its seeds; algorithms that diverged with every seed are left out."""
         return {label: list(runs.values()) for label, runs in self.runs.items() if runs}
 
+    def text(self, width: int | None = None) -> str:
+        """Table, notes and the work until the targets; a table wider than `width` characters goes on below."""
+        table = self.table()
+        if width is not None and any(len(line) > width for line in table.text().splitlines()):
+            table = self.table(full_names=True)  # where "last 10" may stand apart from its "loss final"
+        parts = ["\n".join([table.text(width), *self.notes()])]
+        parts += [f"{heading}:\n{work.text(width)}" for heading, work in self.target_tables().items()]
+        return "\n\n".join(parts)
+
+    def markdown(self) -> str:
+        """The tables in Markdown."""
+        return self._written(Table.markdown, "Work {}:")
+
+    def latex(self) -> str:
+        """The tables in LaTeX, for the package booktabs."""
+        return self._written(Table.latex, "% work {}")
+
+    def _written(self, form: Callable[[Table], str], heading: str) -> str:
+        works = (f"{heading.format(text)}\n\n{form(work)}" for text, work in self.target_tables().items())
+        return "\n\n".join([form(self.table()), *works])
+
     def __repr__(self) -> str:
-        return "\n".join([self.table().text(), *self.notes()])
+        return self.text()
 
     def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+        works = (f"<p>{heading}</p>{work._repr_html_()}" for heading, work in self.target_tables().items())
+        return self.table()._repr_html_() + "".join(works)
 
     def _evaluated(self) -> list[str]:
         return next((list(run.history.evaluated) for runs in self.runs.values() for run in runs.values()), [])

@@ -47,7 +47,7 @@ def test_prepare_without_tensorflow_says_how_to_get_it(tmp_path, capsys):
 
 BAD = {
     f"compare linear {SMALL} --target 1.5": "--target must be COLUMN=VALUE, such as loss=1.5",
-    f"compare linear {SMALL} --target accuracy=0.9": "--target must be 'loss' or 'excess_loss', got 'accuracy'",
+    f"compare linear {SMALL} --target accuracy=0.9": "target must be 'loss' or 'excess_loss', got 'accuracy'",
     "": "",  # help
     "rnu linear": "Did you mean 'run'",
     "dta": "Did you mean 'data'",
@@ -191,6 +191,37 @@ def test_compare_goes_on_and_grows(tmp_path, capsys, monkeypatch):
     table = Path("all/table.txt").read_text()
     assert call("resume all --no-progress", capsys)[1].startswith(table.rstrip("\n"))
     assert call("report all", capsys)[0] == 0
+
+
+def test_a_target_is_kept_with_the_comparison(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = f"compare linear {SMALL} --algorithms fedavg,fedadmm --out all"
+    code, out, _ = call(f"{text} --target loss=100", capsys)
+    table = out.partition("until loss is 100:\n")[2].partition("\n\n")[0]
+    assert code == 0 and table.splitlines()[1].split() == ["fedavg", "1", "of", "1", "0", "0", "0", "0", "0"]
+    again = call("resume all --no-progress", capsys)[1]
+    assert f"until loss is 100:\n{table}\n" in again
+    assert f"until loss is 100:\n{table}\n" in Path("all/table.txt").read_text()
+    code, both, _ = call(f"{text} --target excess-loss=1e6", capsys)  # another one is added, and each is shown once
+    assert both.count("until") == 2 and "until excess loss is 1e+06:" in both
+    for ending in ("md", "tex"):
+        assert "until loss is 100" in Path(f"all/table.{ending}").read_text()
+    call("report all", capsys)
+    page = Path("all/report.html").read_text()
+    assert "Work until loss is 100" in page and '<th scope="col">reached</th>' in page and "1 of 1" in page
+
+
+def test_a_wide_table_fits_a_terminal_and_is_a_line_a_row_elsewhere(tmp_path, capsys, monkeypatch):
+    text = f"compare linear {SMALL} --algorithms fedavg,fedadmm --seeds 0,1"
+    _, whole, _ = call(text, capsys)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call(text, capsys)[1] == whole and len(whole.splitlines()) == 3 and len(whole.splitlines()[0]) > 100
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    lines = call(text, capsys)[1].splitlines()
+    assert max(map(len, lines)) <= 80
+    heads = [line for line in lines if line.startswith("algorithm")]
+    assert len(heads) > 1 and "loss difference" in " ".join(heads) and "floats" in heads[-1]
+    assert [line.split()[0] for line in lines if line].count("fedadmm") == len(heads)
 
 
 def test_an_interrupted_command_says_how_to_go_on(tmp_path):

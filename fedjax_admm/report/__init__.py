@@ -74,6 +74,7 @@ def _comparison_page(folder: Path) -> str:
         settings=settings,
         environment=first.environment[-1] if first.environment else {},
         notes=comparison.notes(),
+        more={f"Work {heading}": work for heading, work in comparison.target_tables().items()},
     )
 
 
@@ -85,6 +86,7 @@ def page(
     settings: Mapping[str, Any] = {},
     environment: Mapping[str, Any] = {},
     notes: Sequence[str] = (),
+    more: Mapping[str, Table] = {},
 ) -> str:
     """The whole HTML document.
 
@@ -92,6 +94,7 @@ def page(
     table: the figures, as text.
     settings, environment: nested values, shown as trees.
     notes: sentences for the top of the page, such as "diverged in round 7".
+    more: heading -> a table to stand below the figures, such as the work until a target.
 
     >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
     >>> def loss(w, batch):
@@ -109,7 +112,8 @@ def page(
         "title": escape(title),
         "sentence": escape(_sentence(runs)),
         "notes": _items(notes),
-        "table": _table(table),
+        "table": _scrolling("results", table)
+        + "".join(f"<h3>{escape(heading)}</h3>{_scrolling(heading, other)}" for heading, other in more.items()),
         "remarks": _items(remarks),
         "colours": ", ".join(heatmap.COLOURS[:: len(heatmap.COLOURS) // 6]),
         "largest": f"{largest:,}",
@@ -158,6 +162,10 @@ def _range(values: Iterable[int]) -> str:
     ordered = sorted(values)
     low, high = ordered[0], ordered[-1]
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _scrolling(name: str, table: Table) -> str:
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="Table: {escape(name)}">{_table(table)}</div>'
 
 
 def _table(table: Table) -> str:
