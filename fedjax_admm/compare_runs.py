@@ -91,7 +91,7 @@ def compare(
                     print(f"{label}, seed {seed}", file=sys.stderr, flush=True)
                 missing[label][seed] = "interrupted"
                 try:
-                    result = simulate(problem, algorithm, rounds, seed=seed, run_dir=place, **settings)
+                    result = simulate(problem, algorithm, rounds, seed=seed, run_dir=place, label=label, **settings)
                     runs[label][seed] = _record(result)
                     del missing[label][seed]
                 except DivergenceError as error:
@@ -127,7 +127,7 @@ def _check_settings(
     problem: Problem, algorithms: Mapping[str, Algorithm], rounds: int, settings: Mapping[str, Any]
 ) -> None:
     """Whatever `simulate` would refuse in one of the cells, before the first one begins."""
-    known = set(inspect.signature(simulate).parameters) - {"problem", "algorithm", "rounds", "seed", "run_dir"}
+    known = set(inspect.signature(simulate).parameters) - {"problem", "algorithm", "rounds", "seed", "run_dir", "label"}
     for name in settings:
         if name not in known:
             own = "seeds, run_dir, baseline, targets"
@@ -163,11 +163,11 @@ def read_comparison(path: Any) -> Comparison:
 def resume_comparison(path: Any, **settings: Any) -> Comparison:
     """Goes on with the comparison in a directory, from what it says about itself."""
     plan = _read_plan(Path(path))
-    problem = remake_problem(plan["problem"]["recipe"])
+    problem = remake_problem(plan["problem"]["recipe"], settings.get("progress", True))
     algorithms = {label: recreate_algorithm(cell["algorithm"]) for label, cell in plan["cells"].items()}
     kept = recreate(plan["settings"])
     if kept.pop("initial_params") is not None:
-        raise CannotRecreate(f"initial_params is not in the settings: call compare as before, with run_dir={path}")
+        raise CannotRecreate("initial_params", path)
     settings = kept | {"execution": Execution(**kept["execution"]), "seeds": plan["seeds"]} | settings
     return compare(problem, algorithms, run_dir=path, baseline=plan["baseline"], **settings)
 

@@ -10,7 +10,9 @@ import numpy as np
 
 from . import checks
 from .history import RunRecord
+from .records import StopReason
 from .tables import Table
+from .unused import note as unused_note
 
 LAST = 10  # rounds that the mean at the end is taken over
 LOSSES = ("loss", "excess_loss")  # of them less is better, of metrics more
@@ -105,9 +107,11 @@ class Comparison:
         }
 
     def notes(self) -> list[str]:
-        """What is missing from the table, a sentence each."""
+        """What is missing from the table, and which runs used nothing; a sentence each."""
         every = ((label, seed, why) for label, seeds in self.missing.items() for seed, why in seeds.items())
-        return [f"{label}, seed {seed}: {why.partition(';')[0]}" for label, seed, why in every]
+        notes = [f"{label}, seed {seed}: {why.partition(';')[0]}" for label, seed, why in every]
+        unused = ((label, seed, unused_note(run)) for label, seeds in self.runs.items() for seed, run in seeds.items())
+        return notes + [f"{label}, seed {seed}: {text}" for label, seed, text in unused if text is not None]
 
     def plot(self, against: str = "rounds") -> Any:
         """Loss, metrics, penalties and epochs of all algorithms; returns matplotlib's figure."""
@@ -242,8 +246,11 @@ def key_figures(run: RunRecord) -> Table:
     totals = {"gradients": "gradient_samples", "of the criterion": "criterion_samples", "floats": "communicated_floats"}
     rows.append(("local epochs saved", f"{100 * run.epoch_reduction:.1f} %"))
     rows += [(name, f"{history[column].sum():,}") for name, column in totals.items()]
+    others = [name for name in history if name.endswith("_clients") and name != "failed_clients"]
+    if others or "simulated_seconds" in history:  # then how the others ended is worth a line each
+        ends = {reason: int(np.sum(np.asarray(run.solves.stop_code) == reason.code)) for reason in SOUND}
+        rows += [(f"solves that ended by {reason}", f"{number}") for reason, number in ends.items()]
     rows.append(("failed solves", f"{history['failed_clients'].sum()}"))
-    others = (name for name in history if name.endswith("_clients") and name != "failed_clients")
     rows += [(f"{name.removesuffix('_clients')} solves", f"{history[name].sum()}") for name in others]
     if "simulated_seconds" in history:
         rows.append(("simulated seconds", f"{history['simulated_seconds'].sum():.6g}"))
@@ -253,5 +260,6 @@ def key_figures(run: RunRecord) -> Table:
     return Table(("quantity", "value"), tuple(rows))
 
 
+SOUND = (StopReason.CRITERION, StopReason.MAXIMUM, StopReason.FLOOR)
 WORDS = {"final": "final", "last": f"mean of the last {LAST}", "best": "best"}
 STATISTICS = {"final": lambda name, run: float(_measured(name, run)[-1]), "last": _last, "best": _best}

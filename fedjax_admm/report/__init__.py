@@ -23,6 +23,7 @@ from ..files import read_json, write_whole
 from ..records import STOP_REASONS, StopReason
 from ..run_directory import StoredRun, read_run
 from ..tables import Table
+from ..unused import note_of_stored
 from . import curves, heatmap
 from .curves import Runs
 
@@ -48,10 +49,12 @@ def _run_page(folder: Path) -> str:
     done = len(run.cohorts)
     notes = [] if run.status == "finished" else [f"{run.status}: {done} of {run.rounds} rounds are here"]
     notes += [run.message] if run.message else []
+    unused = note_of_stored(run, run.settings)
+    notes += [] if unused is None else [unused]
     environment = {f"start {k + 1}": one for k, one in enumerate(run.environment)} | {"execution": run.execution}
     return page(
         folder.resolve().name,
-        {folder.resolve().name: [run]},
+        {run.title: [run]},
         table=key_figures(run),
         settings=run.settings,
         environment=environment,
@@ -70,6 +73,7 @@ def _comparison_page(folder: Path) -> str:
     return page(
         folder.resolve().name,
         runs,
+        problem=first.problem_name,
         table=comparison.table(full_names=True),
         settings=settings,
         environment=first.environment[-1] if first.environment else {},
@@ -87,6 +91,7 @@ def page(
     environment: Mapping[str, Any] = {},
     notes: Sequence[str] = (),
     more: Mapping[str, Table] = {},
+    problem: str | None = None,
 ) -> str:
     """The whole HTML document.
 
@@ -94,6 +99,7 @@ def page(
     table: the figures, as text.
     settings, environment: nested values, shown as trees.
     notes: sentences for the top of the page, such as "diverged in round 7".
+    problem: its name, where the labels do not say it.
     more: heading -> a table to stand below the figures, such as the work until a target.
 
     >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
@@ -110,7 +116,7 @@ def page(
     largest = heatmap.largest(runs)
     values = {
         "title": escape(title),
-        "sentence": escape(_sentence(runs)),
+        "sentence": escape(_sentence(runs, problem)),
         "notes": _items(notes),
         "table": _scrolling("results", table)
         + "".join(f"<h3>{escape(heading)}</h3>{_scrolling(heading, other)}" for heading, other in more.items()),
@@ -148,13 +154,14 @@ def _script_json(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _sentence(runs: Runs) -> str:
+def _sentence(runs: Runs, problem: str | None) -> str:
     records = [record for seeds in runs.values() for record in seeds]
     what = ", ".join(runs) if len(runs) <= MOST_NAMES else f"{len(runs)} settings"
     seeds = _range(map(len, runs.values()))
     rounds = _range(len(record.cohorts) for record in records)
     cohort, clients = _range(r.cohorts.shape[1] for r in records), _range(r.num_clients for r in records)
     of_seeds = "" if seeds == "1" else f" ({seeds} seeds each)"
+    what += f" on {problem}" if problem else ""
     return f"{what}{of_seeds}: {rounds} rounds done, {cohort} of {clients} clients selected in each."
 
 
