@@ -344,7 +344,10 @@ def _refuse_differences(path: Path, now: Mapping[str, Any]) -> None:
     found = list(settings_module.differences(there, now))
     if found:
         shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
-        raise ValueError(f"run_dir {str(path)!r} has a run with other settings ({shown}): give another directory")
+        # Its last round was evaluated because it was the last, and its files have its length.
+        longer = " (a run cannot be made longer: the new one repeats its rounds to the bit and goes on)"
+        advice = "give another directory" + longer * (there["rounds"] < now["rounds"])
+        raise ValueError(f"run_dir {str(path)!r} has a run with other settings ({shown}): {advice}")
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
