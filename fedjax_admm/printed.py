@@ -21,7 +21,7 @@ def show_run(result: Result, out: Any, title: str, note: str | None, before: int
     """
     if not hosts.is_first():
         return
-    if before == len(result.cohorts):
+    if before is not None and before == len(result.cohorts):
         _say(f"{out} is already complete: {checks.counted(before, 'round')}")
     print(f"{title}\n\n{key_figures(result)}")
     if note is not None:
