@@ -76,6 +76,15 @@ def integer(name: str, value: Any, *, at_least: int, per_client: bool = False) -
     return int(array) if array.ndim == 0 else array.astype(np.int32)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, in words that agree with it.
+
+    >>> counted(1, "lane"), counted(1200, "lane")
+    ('1 lane', '1,200 lanes')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def choice(name: str, value: Any, options: tuple[str | None, ...]) -> Any:
     """One of a few words, or None where that is an option."""
     if value not in options:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import inspect
 import os
@@ -15,22 +16,22 @@ import jax
 import typer
 from typer.exceptions import TyperException
 
-from . import __version__, algorithms, checks, environment, examples, hosts
+from . import __version__, algorithms, checks, environment, examples, hosts, printed, unused
 from .client_time import ClientTime
-from .compare_runs import CELLS, checked_seeds, compare, resume_comparison
-from .comparison import Comparison, key_figures
+from .compare_runs import CELLS, checked_seeds, compare, read_comparison, resume_comparison
 from .data import cache, sources
 from .devices import use_cpu_devices
-from .evaluation import evaluated_columns
 from .examples import Example
 from .execution import Execution
 from .faults import Faults
 from .files import DamagedFileError
 from .flags import Flags, command, value
-from .history import DivergenceError, Result
+from .history import DivergenceError
 from .interrupts import Interrupted
 from .local_solver import LocalSolver
-from .run_directory import check_place
+from .progress import making
+from .run_directory import check_place, read_run_settings
+from .settings import title
 from .simulate import check_run, resume, simulate
 
 EXAMPLES = {
@@ -95,7 +96,8 @@ _MANY = (
     _option("target", str | None, None, "COLUMN=VALUE: also the work until loss, excess_loss or a metric is there."),
 )
 _SIMULATE = {"problem": None, "algorithm": None, "rounds": None, "participation": None, "initial_params": None,
-             "on_round": None, "execution": None, "faults": None, "client_time": None, "run_dir": "out"}  # fmt: skip
+             "on_round": None, "execution": None, "faults": None, "client_time": None,
+             "label": None, "run_dir": "out"}  # fmt: skip
 _RUN = Flags([simulate], "Run", renamed=_SIMULATE)
 _RUNS = Flags([simulate], "Run", renamed=_SIMULATE | {"seed": None})
 _EXECUTION = Flags([Execution], "Run", renamed={"mesh": None})
@@ -119,9 +121,13 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         settings = _RUN.values(values) | _circumstances(values)
         check_run(**settings)
         _check_algorithm(name, chosen)
-        example = make(**problem.values(values))
+        before = printed.rounds_if_complete(values["out"])
+        example = _made(make, problem.values(values), values["progress"])
         chosen = example.algorithm(name, **chosen)
-        _show_run(simulate(example.problem, chosen, **example.run_settings | settings), values["out"])
+        result = simulate(example.problem, chosen, **example.run_settings | settings | {"label": values["algorithm"]})
+        shortest = unused.fastest(result, settings["client_time"], chosen, example.problem.num_params)
+        name = title({}, example.problem.recipe, values["algorithm"])
+        printed.show_run(result, values["out"], name, unused.note(result, shortest), before)
 
     def compare_(**values: Any) -> None:
         names = [_known(word) for word in _words(values["algorithms"])]
@@ -135,16 +141,20 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         for name, options in cells.values():
             _check_algorithm(name, options)
         target = None if values["target"] is None else target_of(values["target"])
-        example = make(**problem.values(values))
-        if target is not None:
-            checks.choice("--target", target[0], evaluated_columns(example.problem))
+        example = _made(make, problem.values(values), values["progress"])
         chosen = {label: example.algorithm(name, **options) for label, (name, options) in cells.items()}
         settings |= example.run_settings | {"seeds": values["seeds"]}
-        _show_comparison(compare(example.problem, chosen, **settings), values["out"], target)
+        targets = [] if target is None else [target]
+        printed.show_comparison(compare(example.problem, chosen, targets=targets, **settings), values["out"])
 
     for where, function, own, flags in ((run_app, run, _ONE, _RUN), (compare_app, compare_, _MANY, _RUNS)):
         groups = (flags, _EXECUTION, problem, _METHOD, _FAULTS, _TIME)
         where.command(name, help=text)(command(_heard(function), *groups, own=own))
+
+
+def _made(make: Callable[..., Example], arguments: dict[str, Any], progress: bool) -> Example:
+    with making(make.__name__, arguments, progress):
+        return make(**arguments)
 
 
 def _circumstances(values: dict[str, Any]) -> dict[str, Any]:
@@ -184,37 +194,11 @@ def _cells(names: list[str], penalties: list[float], options: dict[str, Any]) ->
     return cells
 
 
-def _show_run(result: Result, out: Any) -> None:
-    if not hosts.is_first():
-        return
-    print(key_figures(result))
-    if (peak := environment.peak_memory()) is not None:
-        print(f"\nmemory of this process, at most: {peak / 2**30:.2f} GiB")
-    if out is not None:
-        print(f"\nin {out}; for pictures: fedjax-admm report {out}")
-
-
 def target_of(text: str) -> tuple[str, float]:
     column, _, number = text.partition("=")
     if not isinstance(found := value(number), int | float):
         raise ValueError(f"--target must be COLUMN=VALUE, such as loss=1.5 or accuracy=0.9, got {text!r}")
     return column.replace("-", "_"), float(found)
-
-
-def _show_comparison(comparison: Comparison, out: Any, target: tuple[str, float] | None = None) -> None:
-    if hosts.is_first():
-        print(comparison)
-    if target is not None and comparison.by_label() and hosts.is_first():
-        print(f"\nuntil {target[0].replace('_', ' ')} is {target[1]:g}:\n{comparison.to_target(*target)}")
-    if not comparison.by_label():
-        raise ValueError("every run diverged: lower the learning rate, or try other penalties")
-    if out is None or not hosts.is_first():
-        return
-    table, folder = comparison.table(), Path(out)
-    forms = {"txt": repr(comparison), "csv": comparison.csv(), "md": table.markdown(), "tex": table.latex()}
-    for ending, text in forms.items():
-        (folder / f"table.{ending}").write_text(text.rstrip("\n") + "\n")
-    print(f"\nin {out}: table.txt, .csv, .md, .tex; for pictures: fedjax-admm report {out}")
 
 
 class _Stopped(Exception):
@@ -248,9 +232,14 @@ def _resume(directory: Directory, progress: bool = True) -> None:
     fedjax-admm resume runs/first
     """
     if (Path(directory) / CELLS).exists():
-        _show_comparison(resume_comparison(directory, progress=progress), directory)
-    else:
-        _show_run(resume(directory, progress=progress), directory)
+        complete = not any(read_comparison(directory).missing.values())
+        printed.show_comparison(resume_comparison(directory, progress=progress), directory, complete)
+        return
+    settings, before = read_run_settings(directory), printed.rounds_if_complete(directory)
+    recipe = settings["problem"]["recipe"]
+    result = resume(directory, progress=progress)
+    name = title(settings["algorithm"], recipe, settings.get("label"))
+    printed.show_run(result, directory, name, unused.note_of_stored(result, settings), before)
 
 
 @app.command("report")
@@ -342,7 +331,11 @@ def main(arguments: list[str] | None = None) -> int:
         code = typer.main.get_command(app).main(arguments, prog_name="fedjax-admm", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except TyperException as error:
-        return _say(getattr(error, "format_message", error.__str__)(), 2)
+        word = getattr(error, "option_name", None)
+        if word and getattr(error, "possibilities", None):
+            error.possibilities = _near(word, error.possibilities)  # pyright: ignore[reportAttributeAccessIssue]
+        text = getattr(error, "format_message", error.__str__)()
+        return _say(text, 2) if text else 2  # without arguments there is help, and no more to say
     except DivergenceError as error:
         return _say(f"{error}. Begin again with other settings, and another --out", 1)
     except _Stopped as stopped:
@@ -353,6 +346,16 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(str(error), 2)
     except (OSError, MemoryError, hosts.LostProcessError, jax.errors.JaxRuntimeError) as error:
         return _say(f"the run failed: {str(error) or type(error).__name__}", 1)
+
+
+def _near(word: str, known: list[str]) -> list[str]:
+    """Of the flags that typer would suggest those that a slip of the finger explains.
+
+    >>> _near("--round", ["--dropout", "--out", "--rounds"])
+    ['--rounds']
+    """
+    words = {name.lstrip("-"): name for name in known}
+    return [words[near] for near in difflib.get_close_matches(word.lstrip("-"), words, n=3, cutoff=0.75)]
 
 
 def _stopped(cause: BaseException | None) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from . import checks, hosts
 from .algorithms.base import Algorithm
 from .comparison import Comparison
+from .evaluation import evaluated_columns
 from .execution import Execution
 from .files import DamagedFileError, read_json, write_json
 from .history import DivergenceError, RunRecord
@@ -47,6 +48,7 @@ def compare(
     seeds: Sequence[int] = (0,),
     run_dir: Any = None,
     baseline: str | None = None,
+    targets: Sequence[tuple[str, float]] = (),
     **settings: Any,
 ) -> Comparison:
     """Runs every algorithm with every seed.
@@ -56,6 +58,8 @@ def compare(
     run_dir: a directory with a run directory for each cell; cells that are done there are read, interrupted
         ones go on, and a later call may add algorithms and seeds.
     baseline: the label that ratios and differences refer to; by default the first.
+    targets: pairs such as ("accuracy", 0.8): the comparison also tells the work until they were reached (see
+        `Comparison.to_target`). In a run_dir they are kept, and a later call may add some.
     settings: `simulate`'s other arguments.
 
     A run that diverges is noted in the table, and the others go on.
@@ -72,9 +76,11 @@ def compare(
     checks.choice("baseline", labels[0] if baseline is None else baseline, labels)
     seeds = checked_seeds(seeds)
     _check_settings(problem, algorithms, rounds, settings)
+    targets = checked_targets(targets, problem)
     folder = None if run_dir is None else Path(run_dir)
     baseline = labels[0] if baseline is None else baseline
-    cells = _plan(folder, problem, algorithms, baseline, {"seeds": seeds, "rounds": rounds} | settings)
+    told = {"seeds": seeds, "rounds": rounds, "targets": targets} | settings
+    cells, targets = _plan(folder, problem, algorithms, baseline, told)
     runs: dict[str, dict[int, RunRecord]] = {label: {} for label in labels}
     missing = {label: dict.fromkeys(seeds, "not begun") for label in labels}
     try:
@@ -85,7 +91,7 @@ def compare(
                     print(f"{label}, seed {seed}", file=sys.stderr, flush=True)
                 missing[label][seed] = "interrupted"
                 try:
-                    result = simulate(problem, algorithm, rounds, seed=seed, run_dir=place, **settings)
+                    result = simulate(problem, algorithm, rounds, seed=seed, run_dir=place, label=label, **settings)
                     runs[label][seed] = _record(result)
                     del missing[label][seed]
                 except DivergenceError as error:
@@ -95,8 +101,8 @@ def compare(
             raise  # at once; it is on disk
         done = error.round if isinstance(error, Interrupted) else 0
         place = None if folder is None else str(folder)
-        raise Interrupted(done, place, Comparison(runs, missing, baseline)) from error
-    return Comparison(runs, missing, baseline)
+        raise Interrupted(done, place, Comparison(runs, missing, baseline, targets)) from error
+    return Comparison(runs, missing, baseline, targets)
 
 
 def checked_seeds(seeds: Any) -> list[int]:
@@ -109,14 +115,23 @@ def checked_seeds(seeds: Any) -> list[int]:
     return found
 
 
+def checked_targets(targets: Any, problem: Problem) -> list[tuple[str, float]]:
+    """Pairs of a column that is evaluated and a number."""
+    if not isinstance(targets, Sequence) or any(not isinstance(pair, Sequence) or len(pair) != 2 for pair in targets):
+        raise ValueError(f'targets must be pairs such as ("accuracy", 0.8), got {targets!r}')
+    known = evaluated_columns(problem)
+    return [(checks.choice("target", column, known), checks.number("target", value)) for column, value in targets]
+
+
 def _check_settings(
     problem: Problem, algorithms: Mapping[str, Algorithm], rounds: int, settings: Mapping[str, Any]
 ) -> None:
     """Whatever `simulate` would refuse in one of the cells, before the first one begins."""
-    known = set(inspect.signature(simulate).parameters) - {"problem", "algorithm", "rounds", "seed", "run_dir"}
+    known = set(inspect.signature(simulate).parameters) - {"problem", "algorithm", "rounds", "seed", "run_dir", "label"}
     for name in settings:
         if name not in known:
-            raise TypeError(f"compare has no argument {name!r}: there are seeds, run_dir, baseline, {', '.join(known)}")
+            own = "seeds, run_dir, baseline, targets"
+            raise TypeError(f"compare has no argument {name!r}: there are {own}, {', '.join(known)}")
     checks.integer("rounds", rounds, at_least=1)
     check_run(**settings)
     names = ("participation", "initial_params", "execution", *CONDITIONS)
@@ -142,19 +157,23 @@ def read_comparison(path: Any) -> Comparison:
                 runs[label][seed] = read_run(place)
             else:
                 missing[label][seed] = status.get("message") or status["status"]
-    return Comparison(runs, missing, plan["baseline"])
+    return Comparison(runs, missing, plan["baseline"], _targets(plan))
 
 
 def resume_comparison(path: Any, **settings: Any) -> Comparison:
     """Goes on with the comparison in a directory, from what it says about itself."""
     plan = _read_plan(Path(path))
-    problem = remake_problem(plan["problem"]["recipe"])
+    problem = remake_problem(plan["problem"]["recipe"], settings.get("progress", True))
     algorithms = {label: recreate_algorithm(cell["algorithm"]) for label, cell in plan["cells"].items()}
     kept = recreate(plan["settings"])
     if kept.pop("initial_params") is not None:
-        raise CannotRecreate(f"initial_params is not in the settings: call compare as before, with run_dir={path}")
+        raise CannotRecreate("initial_params", path)
     settings = kept | {"execution": Execution(**kept["execution"]), "seeds": plan["seeds"]} | settings
     return compare(problem, algorithms, run_dir=path, baseline=plan["baseline"], **settings)
+
+
+def _targets(plan: Mapping[str, Any]) -> list[tuple[str, float]]:
+    return [(column, value) for column, value in plan.get("targets", [])]  # a former version did not keep them
 
 
 def _read_plan(folder: Path) -> dict[str, Any]:
@@ -172,10 +191,10 @@ def _plan(
     algorithms: Mapping[str, Algorithm],
     baseline: str,
     settings: Mapping[str, Any],
-) -> dict[str, str]:
-    """label -> the cell's folder; written down, with what was there before and enough to go on."""
+) -> tuple[dict[str, str], list[tuple[str, float]]]:
+    """label -> the cell's folder, and all targets; written down, with what was there before and enough to go on."""
     if folder is None:
-        return {}
+        return {}, settings["targets"]
     check_place(folder, CELLS)
     kept = {
         "rounds": settings["rounds"],
@@ -200,14 +219,15 @@ def _plan(
             _refuse(folder, differences(cells[label]["algorithm"], described, label))
         cells[label] = {"folder": cells.get(label, {}).get("folder", name), "algorithm": described}
     seeds = sorted({*known["seeds"], *settings["seeds"]})
-    plan = {"baseline": known.get("baseline", baseline), "seeds": seeds, **told, "cells": cells}
+    targets = list(dict.fromkeys([*_targets(known), *settings["targets"]]))
+    plan = {"baseline": known.get("baseline", baseline), "seeds": seeds, "targets": targets, **told, "cells": cells}
     try:
         if hosts.is_first():
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / CELLS, plan)
     except OSError as error:
         raise ValueError(f"run_dir {str(folder)!r} cannot be used ({error.strerror}): choose another") from None
-    return {label: cell["folder"] for label, cell in cells.items()}
+    return {label: cell["folder"] for label, cell in cells.items()}, targets
 
 
 def _refuse_differences(folder: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:

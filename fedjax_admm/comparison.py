@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from . import checks
 from .history import RunRecord
+from .records import StopReason
 from .tables import Table
+from .unused import note as unused_note
 
 LAST = 10  # rounds that the mean at the end is taken over
 LOSSES = ("loss", "excess_loss")  # of them less is better, of metrics more
@@ -34,6 +36,7 @@ class Comparison:
     runs: Mapping[str, Mapping[int, RunRecord]]  # label -> seed -> run
     missing: Mapping[str, Mapping[int, str]]  # label -> seed -> why: not begun, unfinished, diverged
     baseline: str
+    targets: Sequence[tuple[str, float]] = ()  # column of the history and value that the work is told until
 
     def statistics(self) -> list[dict[str, Any]]:
         """A row per algorithm, numbers: mean and deviation (`_std`) over the seeds that finished.
@@ -49,8 +52,10 @@ class Comparison:
         rows = self.statistics()
         return Table(tuple(rows[0]), tuple(tuple(str(value) for value in row.values()) for row in rows)).csv()
 
-    def table(self) -> Table:
+    def table(self, full_names: bool = False) -> Table:
         """The comparison as text; `.markdown()` and `.latex()` of it are other forms.
+
+        full_names: "loss last 10" instead of "last 10" beside "loss final".
 
         "last 10" is the mean over the last ten evaluated rounds and "difference" its difference to the baseline,
         paired by seed; gradients and floats are relative to the baseline's, and "of criterion" is the share of the
@@ -62,8 +67,8 @@ class Comparison:
         header = ["algorithm", "seeds"]
         for name in columns:
             shown = name.replace("_", " ")
-            header += [f"{shown} final", "last 10", "best"] if name != "excess_loss" else [f"{shown} last 10"]
-            header += [] if name == "excess_loss" else ["difference"]
+            last, *others = (f"{shown} " * full_names + word for word in ("last 10", "best", "difference"))
+            header += [f"{shown} last 10"] if name == "excess_loss" else [f"{shown} final", last, *others]
         header += ["epochs saved", "gradients", "of criterion", "floats"] + ["time"] * self._timed()
         return Table(tuple(header), tuple(self._cells(row, columns) for row in rows))
 
@@ -94,10 +99,19 @@ class Comparison:
             rows.append((label, f"{len(spent)} of {len(runs) + len(self.missing.get(label, {}))}", *cells))
         return Table(("algorithm", "reached", *(WORK[name] for name in names)), tuple(rows))
 
+    def target_tables(self) -> dict[str, Table]:
+        """The work until each of `targets`, by a heading such as "until accuracy is 0.8"."""
+        shown = self.targets if self.by_label() else ()
+        return {
+            f"until {column.replace('_', ' ')} is {value:g}": self.to_target(column, value) for column, value in shown
+        }
+
     def notes(self) -> list[str]:
-        """What is missing from the table, a sentence each."""
+        """What is missing from the table, and which runs used nothing; a sentence each."""
         every = ((label, seed, why) for label, seeds in self.missing.items() for seed, why in seeds.items())
-        return [f"{label}, seed {seed}: {why.partition(';')[0]}" for label, seed, why in every]
+        notes = [f"{label}, seed {seed}: {why.partition(';')[0]}" for label, seed, why in every]
+        unused = ((label, seed, unused_note(run)) for label, seeds in self.runs.items() for seed, run in seeds.items())
+        return notes + [f"{label}, seed {seed}: {text}" for label, seed, text in unused if text is not None]
 
     def plot(self, against: str = "rounds") -> Any:
         """Loss, metrics, penalties and epochs of all algorithms; returns matplotlib's figure."""
@@ -109,11 +123,33 @@ class Comparison:
         """label -> the runs of its seeds; algorithms that diverged with every seed are left out."""
         return {label: list(runs.values()) for label, runs in self.runs.items() if runs}
 
+    def text(self, width: int | None = None) -> str:
+        """Table, notes and the work until the targets; a table wider than `width` characters goes on below."""
+        table = self.table()
+        if width is not None and any(len(line) > width for line in table.text().splitlines()):
+            table = self.table(full_names=True)  # where "last 10" may stand apart from its "loss final"
+        parts = ["\n".join([table.text(width), *self.notes()])]
+        parts += [f"{heading}:\n{work.text(width)}" for heading, work in self.target_tables().items()]
+        return "\n\n".join(parts)
+
+    def markdown(self) -> str:
+        """The tables in Markdown."""
+        return self._written(Table.markdown, "Work {}:")
+
+    def latex(self) -> str:
+        """The tables in LaTeX, for the package booktabs."""
+        return self._written(Table.latex, "% work {}")
+
+    def _written(self, form: Callable[[Table], str], heading: str) -> str:
+        works = (f"{heading.format(text)}\n\n{form(work)}" for text, work in self.target_tables().items())
+        return "\n\n".join([form(self.table()), *works])
+
     def __repr__(self) -> str:
-        return "\n".join([self.table().text(), *self.notes()])
+        return self.text()
 
     def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+        works = (f"<p>{heading}</p>{work._repr_html_()}" for heading, work in self.target_tables().items())
+        return self.table()._repr_html_() + "".join(works)
 
     def _evaluated(self) -> list[str]:
         return next((list(run.history.evaluated) for runs in self.runs.values() for run in runs.values()), [])
@@ -210,8 +246,11 @@ def key_figures(run: RunRecord) -> Table:
     totals = {"gradients": "gradient_samples", "of the criterion": "criterion_samples", "floats": "communicated_floats"}
     rows.append(("local epochs saved", f"{100 * run.epoch_reduction:.1f} %"))
     rows += [(name, f"{history[column].sum():,}") for name, column in totals.items()]
+    others = [name for name in history if name.endswith("_clients") and name != "failed_clients"]
+    if others or "simulated_seconds" in history:  # then how the others ended is worth a line each
+        ends = {reason: int(np.sum(np.asarray(run.solves.stop_code) == reason.code)) for reason in SOUND}
+        rows += [(f"solves that ended by {reason}", f"{number}") for reason, number in ends.items()]
     rows.append(("failed solves", f"{history['failed_clients'].sum()}"))
-    others = (name for name in history if name.endswith("_clients") and name != "failed_clients")
     rows += [(f"{name.removesuffix('_clients')} solves", f"{history[name].sum()}") for name in others]
     if "simulated_seconds" in history:
         rows.append(("simulated seconds", f"{history['simulated_seconds'].sum():.6g}"))
@@ -221,5 +260,6 @@ def key_figures(run: RunRecord) -> Table:
     return Table(("quantity", "value"), tuple(rows))
 
 
+SOUND = (StopReason.CRITERION, StopReason.MAXIMUM, StopReason.FLOOR)
 WORDS = {"final": "final", "last": f"mean of the last {LAST}", "best": "best"}
 STATISTICS = {"final": lambda name, run: float(_measured(name, run)[-1]), "last": _last, "best": _best}

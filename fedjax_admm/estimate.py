@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from . import checks
 from .algorithms.base import Algorithm
 from .execution import Execution
 from .population.rows import row_bytes
@@ -37,7 +38,8 @@ class Estimate:
         return (
             f"{_size(device)} on a device (data {_size(self.device_data)}, clients {_size(self.device_state)}, "
             f"lanes {_size(self.device_lanes)}), {_size(self.host_state)} in host memory, {_size(self.disk)} on disk; "
-            f"a round of at most {self.most_gradients:,} gradients, {self.lanes} lanes on {self.devices} devices"
+            f"a round of at most {self.most_gradients:,} gradients, "
+            f"{checks.counted(self.lanes, 'lane')} on {checks.counted(self.devices, 'device')}"
         )
 
 

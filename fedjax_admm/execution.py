@@ -95,8 +95,9 @@ class Execution:
             possible = mesh == jax.device_count() if hosts.several() else mesh <= jax.device_count()
             if not possible:
                 mesh = None
+                former = checks.counted(begun["devices"], "device")
                 warnings.warn(
-                    f"the run was begun on {begun['devices']} devices and goes on with those of {jax.device_count()} "
+                    f"the run was begun on {former} and goes on with those of {jax.device_count()} "
                     "that suit it: the rest may differ in rounding",
                     stacklevel=3,
                 )

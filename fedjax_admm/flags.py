@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 
 class Flags:
@@ -66,7 +67,7 @@ class Flags:
         default = parameter.default if self._own_defaults else None
         kind, parser = _kind(parameter.annotation)
         option = typer.Option(
-            help=text.replace("[clients]", "").replace("`", "").strip() or None,
+            help=escape(text.replace("`", "")) or None,  # rich would take [clients] for markup
             rich_help_panel=self._panel,
             parser=parser,
             metavar=_METAVARS.get(parser),

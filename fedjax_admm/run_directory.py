@@ -243,6 +243,17 @@ class StoredRun(RunRecord):
         """Rounds that were asked for."""
         return self.settings["rounds"]
 
+    @property
+    def title(self) -> str:
+        """The algorithm, and the problem where it has a name."""
+        label = self.settings.get("label")
+        return settings_module.title(self.settings["algorithm"], self.settings["problem"]["recipe"], label)
+
+    @property
+    def problem_name(self) -> str | None:
+        """The example's name; None for a problem that was made in Python."""
+        return settings_module.problem_name(self.settings["problem"]["recipe"])
+
 
 def read_run(path: Any) -> StoredRun:
     """What a run directory has by now; the run may still be going on.
@@ -333,7 +344,10 @@ def _refuse_differences(path: Path, now: Mapping[str, Any]) -> None:
     found = list(settings_module.differences(there, now))
     if found:
         shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
-        raise ValueError(f"run_dir {str(path)!r} has a run with other settings ({shown}): give another directory")
+        # Its last round was evaluated because it was the last, and its files have its length.
+        longer = " (a run cannot be made longer: the new one repeats its rounds to the bit and goes on)"
+        advice = "give another directory" + longer * (there["rounds"] < now["rounds"])
+        raise ValueError(f"run_dir {str(path)!r} has a run with other settings ({shown}): {advice}")
 
 
 def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -344,4 +358,6 @@ def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
         problem["recipe"] = problem["recipe"] | {"arguments": arguments}
         problem.pop("optimal_loss", None)  # follows from the recipe; solved for again, it may differ in rounding
     conditions = {name: settings.get(name) for name in settings_module.CONDITIONS}
-    return dict(settings) | conditions | {"problem": problem, "algorithm": dict(settings["algorithm"])}
+    found = dict(settings) | conditions | {"problem": problem, "algorithm": dict(settings["algorithm"])}
+    found.pop("label", None)
+    return found

@@ -29,7 +29,19 @@ CONDITIONS = ("faults", "client_time")  # settings that a run without them does 
 
 
 class CannotRecreate(ValueError):
-    """The settings describe something that they cannot make again."""
+    """The settings describe something that they cannot make again.
+
+    what: the sentence's subject.
+
+    >>> print(CannotRecreate("initial_params", "runs/one"))
+    initial_params cannot be made again from the settings: call simulate or compare as before, with run_dir=runs/one
+    """
+
+    def __init__(self, what: str, run_dir: Any = "the same directory") -> None:
+        self.what = what
+        super().__init__(
+            f"{what} cannot be made again from the settings: call simulate or compare as before, with run_dir={run_dir}"
+        )
 
 
 def describe(value: Any) -> Any:
@@ -73,7 +85,7 @@ def recreate(described: Any) -> Any:
     if not isinstance(described, Mapping):
         return described
     if "opaque" in described:
-        raise CannotRecreate(f"{described['opaque']} cannot be made again from the settings")
+        raise CannotRecreate(described["opaque"])
     if "number" in described:
         return float(described["number"])
     if "array" in described:
@@ -88,7 +100,7 @@ def recreate(described: Any) -> Any:
         return items
     kind = _import(described["record"])
     if not dataclasses.is_dataclass(kind):
-        raise CannotRecreate(f"{described['record']} is not a record")
+        raise CannotRecreate(f"{described['record']}, which is not a record,")
     return cast(type, kind)(**items)
 
 
@@ -131,6 +143,31 @@ def describe_conditions(faults: Any, client_time: Any) -> dict[str, Any]:
 def recreate_algorithm(described: Mapping[str, Any]) -> Any:
     """What `describe_algorithm` described."""
     return recreate({key: item for key, item in described.items() if key != "optimizer_step"})
+
+
+def title(algorithm: Mapping[str, Any], recipe: Mapping[str, Any] | None, label: str | None = None) -> str:
+    """What a run is of: the algorithm by its label, else by its described records, and the example, if it is one.
+
+    >>> title({}, {"example": "linear_regression"}, "fedadmm-insa")
+    'fedadmm-insa on linear regression'
+    >>> title({"record": "my.module:Mine", "local": {}, "criterion": {"record": "my.module:Never"}}, None)
+    'Mine, criterion Never'
+    """
+    name = label
+    if name is None:
+        parts = {
+            key: part["record"] for key, part in algorithm.items() if isinstance(part, Mapping) and "record" in part
+        }
+        parts.pop("local", None)
+        words = [f"{key.replace('_', ' ')} {part.rpartition(':')[2]}" for key, part in parts.items()]
+        name = ", ".join([algorithm["record"].rpartition(":")[2], *words])
+    problem = problem_name(recipe)
+    return name if problem is None else f"{name} on {problem}"
+
+
+def problem_name(recipe: Mapping[str, Any] | None) -> str | None:
+    """The example's name; None for a problem that was made in Python."""
+    return None if recipe is None else recipe["example"].replace("_", " ")
 
 
 def differences(there: Any, now: Any, place: str = "") -> Iterator[str]:
@@ -208,13 +245,13 @@ def _importable(name: str, value: Any) -> bool:
 def _import(name: str) -> Any:
     module, _, path = name.partition(":")
     if module == "__main__":
-        raise CannotRecreate(f"{path} was defined in a script or a notebook")
+        raise CannotRecreate(f"{path}, which was defined in a script or a notebook,")
     try:
         value = importlib.import_module(module)
         for part in path.split("."):
             value = getattr(value, part)
     except (ImportError, AttributeError, ValueError):
-        raise CannotRecreate(f"{name} cannot be imported") from None
+        raise CannotRecreate(f"{name}, which cannot be imported,") from None
     return value
 
 

@@ -22,7 +22,7 @@ from .faults import Faults
 from .history import DivergenceError, Result
 from .interrupts import Interrupted, Interrupts
 from .problem import Problem
-from .progress import Progress
+from .progress import Progress, making
 from .records import Solves, State
 from .run_directory import SETTINGS, NoDirectory, RunDirectory, check_place, read_run_settings
 from .run_log import RunLog
@@ -60,6 +60,7 @@ def simulate(
     progress: bool = True,
     on_round: Callable[[dict[str, float]], Any] | None = None,
     checkpoint_seconds: float = 60.0,
+    label: str | None = None,
 ) -> Result:
     """Runs `rounds` rounds and returns the final parameters, every client's state and the history.
 
@@ -80,6 +81,7 @@ def simulate(
     on_round: called with each new row of the history, a dict, for a logger of your own; see `loggers`. Of several
         processes only the first calls it.
     checkpoint_seconds: the least time between two checkpoints, besides the one at the end.
+    label: what the algorithm is called in the run's directory and report; by default what its record says.
 
     Raises `DivergenceError`, with the history so far, if the server's parameters or the loss stop being finite,
     `Interrupted`, a KeyboardInterrupt with the run so far as its `result`, if it was stopped, and `LostProcessError` if
@@ -119,6 +121,7 @@ def simulate(
         "evaluate_every": evaluate_every,
         "execution": sim.execution.settings(),
         **describe_conditions(faults, client_time),
+        **({} if label is None else {"label": str(label)}),
     }
     real = trees.scalar_dtype(problem.params_shape if initial_params is None else initial_params)
     with (
@@ -164,28 +167,27 @@ def resume(run_dir: Any, **settings: Any) -> Result:
     """
     there = read_run_settings(run_dir)
     if there["initial_params"] is not None:
-        raise CannotRecreate(_HOW_TO_GO_ON.format("initial_params", run_dir))
-    names = ("rounds", "participation", "seed", "evaluate_every")
+        raise CannotRecreate("initial_params", run_dir)
+    names = ("rounds", "participation", "seed", "evaluate_every", "label")
     try:
         algorithm = recreate_algorithm(there["algorithm"])
         arguments = {name: recreate(there[name]) for name in (*names, *CONDITIONS) if name in there}
         arguments["execution"] = Execution(**there["execution"])
     except CannotRecreate as error:
-        raise CannotRecreate(_HOW_TO_GO_ON.format(error, run_dir)) from None
-    return simulate(remake_problem(there["problem"]["recipe"]), algorithm, run_dir=run_dir, **arguments | settings)
+        raise CannotRecreate(error.what, run_dir) from None
+    problem = remake_problem(there["problem"]["recipe"], settings.get("progress", True))
+    return simulate(problem, algorithm, run_dir=run_dir, **arguments | settings)
 
 
-def remake_problem(recipe: Mapping[str, Any] | None) -> Problem:
-    """The problem that a recipe makes (`Problem.recipe`)."""
+def remake_problem(recipe: Mapping[str, Any] | None, progress: bool = True) -> Problem:
+    """The problem that a recipe makes (`Problem.recipe`); with `progress`, if it takes long, that it is being made."""
     from . import examples  # which need `simulate`'s neighbours, not this module
 
     if recipe is None:
-        raise CannotRecreate(_HOW_TO_GO_ON.format("the problem, which was made in Python,", "the same run_dir"))
+        raise CannotRecreate("the problem, which was made in Python,")
     make = getattr(examples, checks.choice("example", recipe["example"], tuple(examples.__all__)))
-    return make(**recreate(recipe["arguments"])).problem
-
-
-_HOW_TO_GO_ON = "{} cannot be made again from the settings: call simulate or compare as before, with run_dir={}"
+    with making(recipe["example"], recipe["arguments"], progress):
+        return make(**recreate(recipe["arguments"])).problem
 
 
 class _Run:

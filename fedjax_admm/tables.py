@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _LATEX = {
@@ -35,17 +36,26 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def text(self) -> str:
-        """Columns side by side."""
+    def text(self, width: int | None = None) -> str:
+        """Columns side by side; those beyond `width` characters follow below, each time with the labels.
+
+        >>> print(Table(("algorithm", "loss", "floats"), (("FedAvg", "1.65", "1.00 x"),)).text(width=18))
+        algorithm  loss
+        FedAvg     1.65
+        <BLANKLINE>
+        algorithm  floats
+        FedAvg     1.00 x
+        """
         lines = (self.header, *self.rows)
         widths = [max(len(line[j]) for line in lines) for j in range(len(self.header))]
-        return "\n".join(
-            "  ".join(
-                cell.ljust(width) if j == 0 else cell.rjust(width)
-                for j, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        )
+        blocks, used = [[0]], widths[0]
+        for j, needed in enumerate(widths[1:], start=1):
+            if width is not None and used + 2 + needed > width and len(blocks[-1]) > 1:
+                blocks.append([0])
+                used = widths[0]
+            blocks[-1].append(j)
+            used += 2 + needed
+        return "\n\n".join("\n".join(_line(line, block, widths) for line in lines) for block in blocks)
 
     def csv(self) -> str:
         """Comma-separated values."""
@@ -78,3 +88,8 @@ class Table:
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>" for line in self.rows
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _line(cells: Sequence[str], columns: Sequence[int], widths: Sequence[int]) -> str:
+    label, *others = columns
+    return "  ".join([cells[label].ljust(widths[label]), *(cells[j].rjust(widths[j]) for j in others)]).rstrip()

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import fedjax_admm as fa
+from fedjax_admm import progress
 from fedjax_admm.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +48,7 @@ def test_prepare_without_tensorflow_says_how_to_get_it(tmp_path, capsys):
 
 BAD = {
     f"compare linear {SMALL} --target 1.5": "--target must be COLUMN=VALUE, such as loss=1.5",
-    f"compare linear {SMALL} --target accuracy=0.9": "--target must be 'loss' or 'excess_loss', got 'accuracy'",
+    f"compare linear {SMALL} --target accuracy=0.9": "target must be 'loss' or 'excess_loss', got 'accuracy'",
     "": "",  # help
     "rnu linear": "Did you mean 'run'",
     "dta": "Did you mean 'data'",
@@ -118,13 +119,22 @@ def test_bad_command_lines_get_one_line(text, capsys, tmp_path, monkeypatch):
         assert BAD[text] in error and error.count("\n") == 1 and error.startswith("fedjax-admm: ")
     else:
         assert "Usage" in out + error
+        assert "fedjax-admm: \n" not in error
     assert code == 2
     assert not list(tmp_path.iterdir())
 
 
+def test_only_flags_that_are_near_are_suggested(capsys):
+    error = call("run linear --round 3", capsys)[2]
+    assert "--rounds" in error and "--dropout" not in error and "--out" not in error
+    assert call("run linear --qqq 3", capsys)[2] == "fedjax-admm: No such option: --qqq\n"
+
+
 def test_run_and_resume_and_report(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, _ = call(f"run linear {SMALL} --algorithm fedadmm-in --penalty 0.5 --c 0.1 --seed 4 --out run", capsys)
+    code, out, first = call(
+        f"run linear {SMALL} --algorithm fedadmm-in --penalty 0.5 --c 0.1 --seed 4 --out run", capsys
+    )
     assert code == 0 and "local epochs saved" in out
     stored = fa.read_run("run")
     assert stored.settings["seed"] == 4 and stored.settings["algorithm"]["criterion"]["c"] == 0.1
@@ -137,10 +147,13 @@ def test_run_and_resume_and_report(tmp_path, capsys, monkeypatch):
     assert stored.history["loss"].tolist() == same.history["loss"].tolist()
     again = call("resume run", capsys)
     assert again[0] == 0 and again[1].partition("memory")[0] == out.partition("memory")[0]
+    assert out.startswith("fedadmm-in on linear regression\n")
+    assert "run is already complete: 3 rounds\n" in again[2] and "complete" not in first
     code, _, error = call(f"run linear {SMALL} --penalty 2 --out run", capsys)
     assert code == 2 and "algorithm.penalty: 0.5 there, 2.0 now" in error
     code, out, _ = call("report run", capsys)
     assert code == 0 and Path(out.strip()).read_text().startswith("<!doctype html>")
+    assert "<p>fedadmm-in on linear regression: 3 rounds done" in Path(out.strip()).read_text()
 
 
 def test_faults_and_client_time_as_flags(tmp_path, capsys):
@@ -148,10 +161,37 @@ def test_faults_and_client_time_as_flags(tmp_path, capsys):
     time = "--gradients-per-second 10,20,30,40 --floats-per-second 100 --deadline 2"
     code, out, _ = call(f"run linear {SMALL} --participation 4 {flags} {time} --out {tmp_path / 'run'}", capsys)
     assert code == 0 and "rejected solves" in out and "simulated seconds" in out
+    ends = {name: int(number) for name, number in re.findall(r"^(.*solves.*?)  +(\d+)$", out, re.MULTILINE)}
+    assert len(ends) == 9 and sum(ends.values()) == 3 * 4  # each solve of each round ended in one way
     there = fa.read_run(tmp_path / "run").settings
     assert there["faults"]["dropout"] == 0.3 and there["faults"]["strength"] == 1e38
     assert there["faults"]["corrupted"]["array"] == [1, 2] and there["client_time"]["deadline"] == 2.0
     assert call(f"resume {tmp_path / 'run'}", capsys)[1].partition("memory")[0] == out.partition("memory")[0]
+
+
+def test_a_run_that_used_nothing_says_so_with_the_remedy(tmp_path, capsys):
+    time = "--participation 4 --gradients-per-second 12 --floats-per-second 6"
+    flags = f"run linear {SMALL} --algorithm fedavg {time}"
+    code, out, _ = call(f"{flags} --deadline 0.5 --out {tmp_path / 'run'}", capsys)
+    # Two epochs of six rows take a second, and three floats there and three back another.
+    said = "no client's solve was ever used (12 late), so nothing was learned: raise the deadline"
+    assert code == 0 and f"{said} (the shortest solve took 2 simulated s)\n" in out
+    assert f"{said} (the shortest solve took 2 simulated s)\n" in call(f"resume {tmp_path / 'run'}", capsys)[1]
+    call(f"report {tmp_path / 'run'}", capsys)
+    page = (tmp_path / "run" / "report.html").read_text().replace("&#x27;", "'")
+    assert f"<li>{said} (the shortest solve took 2 simulated s)</li>" in page
+    assert "ever used" not in call(f"{flags} --deadline 2.01", capsys)[1]
+    assert "lower dropout" in call(f"run linear {SMALL} --dropout 1", capsys)[1]
+    compared = call(f"compare linear {SMALL} --algorithms fedavg {time} --deadline 0.5", capsys)[1]
+    assert f"fedavg, seed 0: {said}\n" in compared
+
+
+def test_what_takes_long_to_make_is_said(capsys, monkeypatch):
+    assert "making" not in call(f"run linear {SMALL} --progress", capsys)[2]
+    monkeypatch.setattr(progress, "SECONDS_IN_SILENCE", 0)
+    error = call(f"run linear {SMALL} --progress", capsys)[2]
+    assert error.startswith("making the problem: linear regression of 4 clients\ncompiling, then round 1 of 3\n")
+    assert "making" not in call(f"run linear {SMALL}", capsys)[2]
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "{", '{"problem": 1}'])
@@ -191,6 +231,38 @@ def test_compare_goes_on_and_grows(tmp_path, capsys, monkeypatch):
     table = Path("all/table.txt").read_text()
     assert call("resume all --no-progress", capsys)[1].startswith(table.rstrip("\n"))
     assert call("report all", capsys)[0] == 0
+
+
+def test_a_target_is_kept_with_the_comparison(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = f"compare linear {SMALL} --algorithms fedavg,fedadmm --out all"
+    code, out, _ = call(f"{text} --target loss=100", capsys)
+    table = out.partition("until loss is 100:\n")[2].partition("\n\n")[0]
+    assert code == 0 and table.splitlines()[1].split() == ["fedavg", "1", "of", "1", "0", "0", "0", "0", "0"]
+    _, again, error = call("resume all --no-progress", capsys)
+    assert error == "all is already complete\n"
+    assert f"until loss is 100:\n{table}\n" in again
+    assert f"until loss is 100:\n{table}\n" in Path("all/table.txt").read_text()
+    code, both, _ = call(f"{text} --target excess-loss=1e6", capsys)  # another one is added, and each is shown once
+    assert both.count("until") == 2 and "until excess loss is 1e+06:" in both
+    for ending in ("md", "tex"):
+        assert "until loss is 100" in Path(f"all/table.{ending}").read_text()
+    call("report all", capsys)
+    page = Path("all/report.html").read_text()
+    assert "Work until loss is 100" in page and '<th scope="col">reached</th>' in page and "1 of 1" in page
+
+
+def test_a_wide_table_fits_a_terminal_and_is_a_line_a_row_elsewhere(tmp_path, capsys, monkeypatch):
+    text = f"compare linear {SMALL} --algorithms fedavg,fedadmm --seeds 0,1"
+    _, whole, _ = call(text, capsys)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call(text, capsys)[1] == whole and len(whole.splitlines()) == 3 and len(whole.splitlines()[0]) > 100
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    lines = call(text, capsys)[1].splitlines()
+    assert max(map(len, lines)) <= 80
+    heads = [line for line in lines if line.startswith("algorithm")]
+    assert len(heads) > 1 and "loss difference" in " ".join(heads) and "floats" in heads[-1]
+    assert [line.split()[0] for line in lines if line].count("fedadmm") == len(heads)
 
 
 def test_an_interrupted_command_says_how_to_go_on(tmp_path):
@@ -248,6 +320,13 @@ def test_every_example_in_the_help_and_in_the_readme_runs(tmp_path, monkeypatch,
         assert call(words, capsys)[0] == 0, command
         done.add(command)
     assert len(done) >= 9
+
+
+def test_help_shows_shapes(monkeypatch):
+    """Rich takes what is in brackets for markup."""
+    monkeypatch.setenv("COLUMNS", "200")
+    text = help_of("run", "linear")
+    assert "[clients]" in text and "[rounds, clients]" in text and "\\[" not in text
 
 
 def test_help_explains_every_flag_of_the_examples():

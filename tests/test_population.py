@@ -159,3 +159,9 @@ def test_an_estimate_says_what_a_run_will_take():
     assert large.disk == 10 * (row + 4) and small.disk == 0
     assert small.most_gradients >= run("device").history["gradient_samples"].max()
     assert "on disk" in repr(large)
+
+
+def test_one_of_a_kind_is_not_many():
+    execution = fa.Execution(lanes=1, mesh=1)
+    text = repr(fa.estimate(problem(), ALGORITHMS["insa"], participation=2, execution=execution))
+    assert text.endswith("1 lane on 1 device")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fedjax_admm import report
-from fedjax_admm.comparison import key_figures
+from fedjax_admm.comparison import Comparison, key_figures
 from fedjax_admm.history import History, RunRecord
 from fedjax_admm.records import Solves, StopReason
 from fedjax_admm.report import heatmap
@@ -202,6 +202,26 @@ def test_heat_map_shows_every_client_in_every_round():
     np.testing.assert_array_equal(np.round(epochs), record.client_epochs())
 
 
+def test_heat_map_tells_who_was_away_from_who_was_not_selected(tmp_path):
+    record = make_record(rounds=9, clients=7, cohort=3)
+    codes = np.array(record.solves.stop_code)
+    away = ((0, 1, StopReason.DROPPED), (4, 2, StopReason.QUARANTINED))
+    for k, place, reason in away:
+        codes[k, place] = reason.code
+    object.__setattr__(record.solves, "stop_code", codes)
+    text = page("title", {"a": [record]})
+    (image,) = Document(text).find("img")
+    shown = pixels(image["src"]).T
+    assert {tuple(where) for where in np.argwhere(shown == heatmap.LEVELS + 1)} == {
+        (k, record.cohorts[k, place]) for k, place, _ in away
+    }
+    assert "selected, but away" in text
+    assert "selected, but away" not in page("title", {"a": [make_record()]}).partition("<script")[0]
+    # An image shrunk to one point: the mean is of those that worked, and away is shown where nobody did.
+    table = np.array([[heatmap.AWAY, np.nan], [4.0, np.nan]])
+    assert heatmap.bins(table, 1)[0].tolist() == [[4.0]] and heatmap.bins(table[:1], 1)[0].tolist() == [[heatmap.AWAY]]
+
+
 def test_heat_map_averages_the_selected_of_a_bin():
     table = np.full((2500, 501), np.nan)
     table[:3, :2] = [[1, np.nan], [np.nan, 3], [np.nan, 8]]
@@ -216,6 +236,19 @@ def test_stop_reasons_are_counted():
     text = page("title", {"a": records})
     maximum = sum(int(np.sum(record.epochs == 20)) for record in records)
     assert f"<td>{200 - maximum:,} <small>" in text and f"<td>{maximum:,} <small>" in text
+
+
+def test_stop_reasons_have_colours_that_differ():
+    style = report._part("page.css")
+    plain = dict(re.findall(r"\.(\w+) \{ background: var\((--\w+)\); \}", style))  # the rest are patterns
+    assert len(plain.keys() & set(map(str, StopReason))) >= len(StopReason) - 1
+    light, dark = (dict(re.findall(r"(--\w+): #(\w{6})", part)) for part in style.split("@media", 2)[:2])
+    for colours in (light, light | dark):
+        shown = [(name, bytes.fromhex(colours[plain[name]])) for name in map(str, StopReason) if name in plain]
+        for k, (one, first) in enumerate(shown):
+            for other, second in shown[:k]:
+                apart = np.linalg.norm(np.subtract(np.array(list(first)), list(second)))
+                assert apart > 62, f"{one} and {other} look alike"
 
 
 def test_key_figures_of_a_run():
@@ -261,18 +294,19 @@ window.addEventListener("load", () => {
 </script></body>"""
 
 
-def open_in_browser(text: str, folder) -> str:
+def open_in_browser(text: str, folder, actions: str = ACTIONS, width: int = 800) -> str:
     """The document after its scripts have run; fails if any of them complained."""
     if BROWSER is None:
         pytest.skip("no chromium, chromium-browser or google-chrome on PATH")
     file = folder / "page.html"
-    file.write_text(text.replace("</body>", ACTIONS), encoding="utf-8")
+    file.write_text(text.replace("</body>", actions), encoding="utf-8")
     options = [
         "--headless=new",
         "--no-sandbox",
         "--disable-gpu",
         "--virtual-time-budget=3000",
         "--enable-logging=stderr",
+        f"--window-size={width},1000",
     ]
     command = [BROWSER, *options, f"--user-data-dir={folder / 'profile'}", "--dump-dom", file.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -297,3 +331,34 @@ def test_a_browser_draws_all_curves(labels, tmp_path):
     tips = re.findall(r"client 0, round 12: ([\w ]+)", shown)
     epochs = runs[labels[0]][0].client_epochs()[-1, 0]  # the upper right corner
     assert tips == ["not selected" if np.isnan(epochs) else f"{epochs:.0f} epochs"] * len(labels)
+
+
+MEASURE = """<script>
+window.addEventListener("load", () => setTimeout(() => {
+  const places = [...document.querySelectorAll(".scroll")];
+  document.body.dataset.wider = places.map((place) => place.scrollWidth - place.clientWidth).join(" ");
+  document.body.dataset.hints = [...document.querySelectorAll(".hint")].map((hint) => Number(!hint.hidden)).join("");
+  const broken = [...document.querySelectorAll(".scale .entry")].filter((entry) => entry.offsetHeight > 30);
+  document.body.dataset.broken = broken.length;
+  const [loss] = document.querySelectorAll(".chart svg[role]");
+  document.body.dataset.ticks = loss.querySelectorAll(".gridline").length;
+}, 500));
+</script></body>"""
+
+
+@pytest.mark.parametrize("width", [500, 1300, 1700])
+def test_the_whole_comparison_is_seen_or_a_hint_says_where_the_rest_is(width, tmp_path):
+    runs = {f"fedadmm-insa {k}": {seed: make_record(seed=seed, accuracy=0.5) for seed in range(3)} for k in range(3)}
+    for number, record in enumerate(record for seeds in runs.values() for record in seeds.values()):
+        record.history._columns["simulated_seconds"] = 1.0 + number + np.arange(13.0)
+        record.history["loss"][:] = np.linspace(2.47, 2.23 + 1e-3 * number, 13)  # a range that once had two ticks
+        record.history["accuracy"][:] = np.linspace(0.1, 0.9 - 1e-3 * number, 13)
+    comparison = Comparison(runs, {}, "fedadmm-insa 0")
+    text = page("title", comparison.by_label(), table=comparison.table(full_names=True))
+    assert text.count("<small>±") > 12
+    (body,) = Document(open_in_browser(text, tmp_path, MEASURE, width)).find("body")
+    wider = [int(number) for number in body["data-wider"].split()]
+    assert body["data-hints"] == "".join("1" if number > 0 else "0" for number in wider)
+    assert wider[1] <= 0 and (width == 500 or wider[0] <= 0)
+    assert body["data-broken"] == "0"
+    assert int(body["data-ticks"]) >= 3

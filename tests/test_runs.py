@@ -25,7 +25,7 @@ import pytest
 from federations import least_squares, make_problem
 
 import fedjax_admm as fa
-from fedjax_admm import checkpoints, environment, loggers
+from fedjax_admm import checkpoints, environment, loggers, settings
 from fedjax_admm.recording import HistoryFile
 from fedjax_admm.settings import computation, describe, recreate
 
@@ -157,6 +157,26 @@ def test_other_settings_are_refused_with_the_difference(tmp_path, named, options
         run(tmp_path, **options)
     assert named in str(refused.value) and "\n" not in str(refused.value)
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.*")} == before
+
+
+def test_more_rounds_are_refused_with_what_to_do(tmp_path):
+    run(tmp_path)
+    longer = r"rounds: 12 there, 13 now\): give another directory \(a run cannot be made longer"
+    with pytest.raises(ValueError, match=longer):
+        run(tmp_path, rounds=13)
+    with pytest.raises(ValueError, match=r"rounds: 12 there, 11 now\): give another directory$"):
+        run(tmp_path, rounds=11)
+
+
+def test_the_part_that_cannot_be_made_again_is_the_sentence_s_subject(tmp_path):
+    for described, subject in (
+        ({"record": "__main__:FedAdam"}, "FedAdam, which was defined in a script or a notebook,"),
+        ({"function": "nowhere:f"}, "nowhere:f, which cannot be imported,"),
+        ({"opaque": "a:<lambda>"}, "a:<lambda>"),
+    ):
+        with pytest.raises(settings.CannotRecreate) as refused:
+            settings.recreate(described)
+        assert str(refused.value).startswith(f"{subject} cannot be made again from the settings: call simulate")
 
 
 def test_what_may_change(tmp_path):

@@ -40,7 +40,7 @@ def cache_folder(tmp_path, monkeypatch):
 def no_decoding(monkeypatch):
     """Makes any use of TFDS, and so any decoding, a failure."""
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise AssertionError("TFDS was used")
 
     monkeypatch.setattr(sources, "_import_tfds", refuse)
@@ -596,13 +596,21 @@ class StubTfds:
 @pytest.mark.parametrize("form", [None, "tfrecord"])
 def test_prepare_asks_tfds_for_the_format_that_load_reads(tmp_path, monkeypatch, form):
     write_tiny(tmp_path / "elsewhere")  # to skip where TFDS is not installed
-    monkeypatch.setattr(sources, "_import_tfds", lambda: StubTfds(form))
+    monkeypatch.setattr(sources, "_import_tfds", lambda extra: StubTfds(form))
     monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: object())
     if form is None:
         assert sources.prepare("tiny", tmp_path) == tmp_path / "tiny" / "1.0.0"
     else:  # it was already there in another format, which TFDS leaves as it is
         with pytest.raises(ValueError, match="was prepared as tfrecord"):
             sources.prepare("tiny", tmp_path)
+
+
+def test_what_to_install_depends_on_what_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # as where it is not installed
+    with pytest.raises(ImportError, match=r"fedjax_admm\[tfds-download\]"):
+        sources.prepare("mnist", tmp_path)
+    with pytest.raises(ImportError, match=r"fedjax_admm\[datasets\]"):
+        sources._import_tfds()
 
 
 # ---- the real MNIST ----

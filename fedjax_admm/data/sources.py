@@ -122,7 +122,7 @@ def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
     base, *_ = _parse(name)
     if base == EMBEDDED:
         raise ValueError(f"{EMBEDDED!r} is part of this package: there is nothing to prepare")
-    tfds = _import_tfds()
+    tfds = _import_tfds(extra="tfds-download")
     known = tfds.list_builders(with_community_datasets=False)  # those would be looked up in the network
     if base not in known:
         raise ValueError(f"TFDS has no data set {base!r}{_suggestion(base, known)}")
@@ -235,7 +235,8 @@ def _source_key(source: Path) -> str:
 # ---- decoding ----
 
 
-def _import_tfds() -> Any:
+def _import_tfds(extra: str = "datasets") -> Any:
+    """TFDS; `extra` is what the caller needs, to be named where something is missing."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of TFDS's own dependencies
@@ -243,7 +244,7 @@ def _import_tfds() -> Any:
                 importlib.import_module(module)
             return importlib.import_module("tensorflow_datasets")
     except ImportError as error:
-        raise ImportError(f"TFDS data sets need: pip install 'fedjax_admm[datasets]' ({error})") from error
+        raise ImportError(f"TFDS data sets need: pip install 'fedjax_admm[{extra}]' ({error})") from error
 
 
 def _decode(name: str, source: Path) -> dict[str, np.ndarray]:

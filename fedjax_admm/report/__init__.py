@@ -23,6 +23,7 @@ from ..files import read_json, write_whole
 from ..records import STOP_REASONS, StopReason
 from ..run_directory import StoredRun, read_run
 from ..tables import Table
+from ..unused import note_of_stored
 from . import curves, heatmap
 from .curves import Runs
 
@@ -48,10 +49,12 @@ def _run_page(folder: Path) -> str:
     done = len(run.cohorts)
     notes = [] if run.status == "finished" else [f"{run.status}: {done} of {run.rounds} rounds are here"]
     notes += [run.message] if run.message else []
+    unused = note_of_stored(run, run.settings)
+    notes += [] if unused is None else [unused]
     environment = {f"start {k + 1}": one for k, one in enumerate(run.environment)} | {"execution": run.execution}
     return page(
         folder.resolve().name,
-        {folder.resolve().name: [run]},
+        {run.title: [run]},
         table=key_figures(run),
         settings=run.settings,
         environment=environment,
@@ -70,10 +73,12 @@ def _comparison_page(folder: Path) -> str:
     return page(
         folder.resolve().name,
         runs,
-        table=comparison.table(),
+        problem=first.problem_name,
+        table=comparison.table(full_names=True),
         settings=settings,
         environment=first.environment[-1] if first.environment else {},
         notes=comparison.notes(),
+        more={f"Work {heading}": work for heading, work in comparison.target_tables().items()},
     )
 
 
@@ -85,6 +90,8 @@ def page(
     settings: Mapping[str, Any] = {},
     environment: Mapping[str, Any] = {},
     notes: Sequence[str] = (),
+    more: Mapping[str, Table] = {},
+    problem: str | None = None,
 ) -> str:
     """The whole HTML document.
 
@@ -92,6 +99,8 @@ def page(
     table: the figures, as text.
     settings, environment: nested values, shown as trees.
     notes: sentences for the top of the page, such as "diverged in round 7".
+    problem: its name, where the labels do not say it.
+    more: heading -> a table to stand below the figures, such as the work until a target.
 
     >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
     >>> def loss(w, batch):
@@ -107,21 +116,33 @@ def page(
     largest = heatmap.largest(runs)
     values = {
         "title": escape(title),
-        "sentence": escape(_sentence(runs)),
+        "sentence": escape(_sentence(runs, problem)),
         "notes": _items(notes),
-        "table": _table(table),
+        "table": _scrolling("results", table)
+        + "".join(f"<h3>{escape(heading)}</h3>{_scrolling(heading, other)}" for heading, other in more.items()),
         "remarks": _items(remarks),
         "colours": ", ".join(heatmap.COLOURS[:: len(heatmap.COLOURS) // 6]),
         "largest": f"{largest:,}",
+        "away": _AWAY if heatmap.any_away(runs) else "",
         "heatmaps": heatmap.figures(runs, largest),
         "stops": _stops(runs),
         "settings": _tree(settings),
         "environment": _tree(environment),
-        "data": _script_json(data | {"heat": {"largest": largest, "colours": heatmap.COLOURS}}),
+        "data": _script_json(data | {"heat": _heat(largest)}),
         "style": _part("page.css"),
         "script": _part("page.js"),
     }
     return string.Template(_part("page.html")).substitute(values)
+
+
+_AWAY = (
+    f'<span class="entry"><i class="away" style="background: {heatmap.AWAY_COLOUR}"></i> '
+    "selected, but away (dropped or quarantined)</span>"
+)
+
+
+def _heat(largest: int) -> dict[str, Any]:
+    return {"largest": largest, "colours": heatmap.COLOURS, "away": heatmap.AWAY_COLOUR}
 
 
 def _part(name: str) -> str:
@@ -133,13 +154,14 @@ def _script_json(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _sentence(runs: Runs) -> str:
+def _sentence(runs: Runs, problem: str | None) -> str:
     records = [record for seeds in runs.values() for record in seeds]
     what = ", ".join(runs) if len(runs) <= MOST_NAMES else f"{len(runs)} settings"
     seeds = _range(map(len, runs.values()))
     rounds = _range(len(record.cohorts) for record in records)
     cohort, clients = _range(r.cohorts.shape[1] for r in records), _range(r.num_clients for r in records)
     of_seeds = "" if seeds == "1" else f" ({seeds} seeds each)"
+    what += f" on {problem}" if problem else ""
     return f"{what}{of_seeds}: {rounds} rounds done, {cohort} of {clients} clients selected in each."
 
 
@@ -149,13 +171,23 @@ def _range(values: Iterable[int]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
+def _scrolling(name: str, table: Table) -> str:
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="Table: {escape(name)}">{_table(table)}</div>'
+
+
 def _table(table: Table) -> str:
     head = "".join(f'<th scope="col">{escape(str(cell))}</th>' for cell in table.header)
     body = (
-        f'<tr><th scope="row">{escape(str(first))}</th>' + "".join(f"<td>{escape(str(cell))}</td>" for cell in rest)
+        f'<tr><th scope="row">{escape(str(first))}</th>' + "".join(f"<td>{_cell(str(cell))}</td>" for cell in rest)
         for first, *rest in table.rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{'</tr>'.join(body)}</tr></tbody></table>"
+
+
+def _cell(text: str) -> str:
+    """A deviation goes below its mean, else a comparison over seeds would be wider than a screen."""
+    mean, sign, deviation = text.partition(" ± ")
+    return f"{escape(mean)} <small>± {escape(deviation)}</small>" if sign else escape(text)
 
 
 def _stops(runs: Runs) -> str:

@@ -44,7 +44,9 @@
   function linearTicks([low, high], count) {
     const rough = (high - low) / count;
     const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough * 0.999);
+    // The nearest by ratio: the next larger one could leave two ticks.
+    const factor = rough < 1.5 * power ? 1 : rough < 3.2 * power ? 2 : rough < 7.1 * power ? 5 : 10;
+    const step = factor * power;
     const ticks = [];
     for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k++) ticks.push(k * step);
     return ticks;
@@ -269,7 +271,7 @@
 
   const levels = new Map(data.heat.colours.map((colour, level) => [colour, level]));
 
-  function reader(image) {
+  function reader(image, binned) {
     const canvas = document.createElement("canvas");
     [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
     const context = canvas.getContext("2d", { willReadFrequently: true });
@@ -277,7 +279,10 @@
     return (column, row) => {
       const [red, green, blue, alpha] = context.getImageData(column, row, 1, 1).data;
       const colour = `#${[red, green, blue].map((part) => part.toString(16).padStart(2, "0")).join("")}`;
-      return alpha ? (levels.get(colour) / (data.heat.colours.length - 1)) * data.heat.largest : null;
+      if (!alpha) return "not selected";
+      if (colour === data.heat.away) return "selected, but away";
+      const value = (levels.get(colour) / (data.heat.colours.length - 1)) * data.heat.largest;
+      return `${binned ? value.toFixed(1) : Math.round(value)} epochs`;
     };
   }
 
@@ -293,15 +298,13 @@
     const [perRow, perColumn] = bins.split(" ").map(Number);
     let read = null;
     image.addEventListener("pointermove", (event) => {
-      read ??= reader(image);
+      read ??= reader(image, perRow * perColumn > 1);
       const box = image.getBoundingClientRect();
       const cell = (offset, side, count) => Math.max(0, Math.min(count - 1, Math.floor((offset / side) * count)));
       const column = cell(event.clientX - box.left, box.width, image.naturalWidth);
       const row = cell(event.clientY - box.top, box.height, image.naturalHeight);
-      const value = read(column, row);
-      const epochs = perRow * perColumn > 1 ? value?.toFixed(1) : Math.round(value);
       const place = `${interval("client", row, perRow, 0, clients)}, ${interval("round", column, perColumn, 1, rounds)}`;
-      tip.textContent = `${place}: ${value === null ? "not selected" : `${epochs} epochs`}`;
+      tip.textContent = `${place}: ${read(column, row)}`;
       tip.hidden = false;
       const outer = figure.getBoundingClientRect();
       const left = event.clientX - outer.left - tip.offsetWidth / 2;
@@ -312,6 +315,15 @@
   }
 
   document.querySelectorAll(".heat[data-bins]").forEach(hover);
+
+  // A table that is wider than its place says so: many systems hide the scroll bar until it is used.
+
+  document.querySelectorAll(".scroll").forEach((place) => {
+    const hint = document.createElement("p");
+    [hint.className, hint.textContent] = ["hint", "more columns to the right: scroll \u2192"];
+    place.before(hint);
+    new ResizeObserver(() => { hint.hidden = place.scrollWidth <= place.clientWidth; }).observe(place);
+  });
 
   window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((details) => { details.open = true; }));
 })();
