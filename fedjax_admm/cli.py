@@ -337,7 +337,8 @@ def main(arguments: list[str] | None = None) -> int:
         text = getattr(error, "format_message", error.__str__)()
         return _say(text, 2) if text else 2  # without arguments there is help, and no more to say
     except DivergenceError as error:
-        return _say(f"{error}. Begin again with other settings, and another --out", 1)
+        # It can be resumed, as any run on disk; with the same settings it will end in the same round.
+        return _say(f"{error}. What was done can be resumed, to the same end: begin with other settings and --out", 1)
     except _Stopped as stopped:
         return _stopped(stopped.__cause__)
     except DamagedFileError as error:
