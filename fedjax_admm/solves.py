@@ -47,8 +47,8 @@ class Carry(NamedTuple):
     order: Array  # words for the order of this epoch's rows
     params: Any
     optimizer_state: Any
-    residual_sum: Any  # of this pass: sum over batches of share * e_batch
-    value_sum: Array  # likewise the objective
+    residual_sum: Any  # of this pass: sum over batches of share * e_batch, where anybody asks for it
+    value_sum: Array | None  # likewise the objective, where the step is with the full gradient
     square_sum: Array | None  # likewise ||e_batch||^2, where the criterion wants the residual's noise
     reference_residual: Array
     residual: Array  # at the last look; NaN if there was none since the parameters last moved
@@ -74,6 +74,7 @@ def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Progr
     estimates = looks is not None and not exact_looks
     # The first look is at the start, so it is the server's reference too, unless the solve starts elsewhere.
     start_is_reference = reference == "server" and job_example.subproblem.start is None
+    sums = looks is not None or full
     sums_in_training = full or estimates
     # The pieces of a full gradient are no random batches: there is no noise to be had from them.
     with_noise = looks is not None and not full and getattr(job_example.criterion, "needs_noise", False)
@@ -104,8 +105,8 @@ def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Progr
             order=shuffle.epoch_order(job.key, zero),
             params=point,
             optimizer_state=job.solver.init(params),
-            residual_sum=optax.tree.zeros_like(params),
-            value_sum=jnp.zeros((), dtype),
+            residual_sum=optax.tree.zeros_like(params) if sums else None,
+            value_sum=jnp.zeros((), dtype) if full else None,
             square_sum=jnp.zeros((), dtype) if with_noise else None,
             reference_residual=nan,
             residual=nan,
@@ -126,12 +127,12 @@ def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Progr
 
         summing = busy if sums_in_training else busy & ~training
         new = carry._replace(position=jnp.where(busy, carry.position + rows, carry.position))
-        if looks is not None or full:
+        if sums:
             share = jnp.where(summing, share, 0)
-            new = new._replace(
-                residual_sum=add_scaled(carry.residual_sum, share, gradient),
-                value_sum=carry.value_sum + share.astype(dtype) * value.astype(dtype),
-            )
+            new = new._replace(residual_sum=add_scaled(carry.residual_sum, share, gradient))
+        if full:  # elsewhere nobody asks for the value, and without it two sums over the parameters are not computed
+            assert carry.value_sum is not None
+            new = new._replace(value_sum=carry.value_sum + share.astype(dtype) * value.astype(dtype))
         if with_noise:
             assert carry.square_sum is not None
             square = optax.tree.norm(optax.tree.cast(gradient, dtype), squared=True)
@@ -197,7 +198,7 @@ def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Progr
             position=jnp.int32(0),
             order=shuffle.epoch_order(job.key, new.epoch),
             residual_sum=optax.tree.zeros_like(carry.residual_sum),
-            value_sum=jnp.zeros((), dtype),
+            value_sum=jnp.zeros((), dtype) if full else None,
             square_sum=jnp.zeros((), dtype) if with_noise else None,
         )
 
