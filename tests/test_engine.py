@@ -447,7 +447,8 @@ def test_progress_in_a_file_is_plain_lines(capsys, monkeypatch):
     problem, *_ = least_squares(SIZES)
     fa.simulate(problem, ALGORITHMS["fedadmm"], rounds=2)
     lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 2 and lines[1].startswith("round 2/2, ") and "loss" in lines[1]
+    assert len(lines) == 3 and lines[0] == "compiling, then round 1 of 2"
+    assert lines[2].startswith("round 2/2, ") and "loss" in lines[2]
     fa.simulate(problem, ALGORITHMS["fedadmm"], rounds=2, progress=False)
     assert capsys.readouterr().err == ""
 
