@@ -20,8 +20,6 @@ with warnings.catch_warnings():  # in a notebook without ipywidgets; there are p
     from tqdm.auto import tqdm
 
 SECONDS_BETWEEN_LINES = 10.0  # in a file: enough to follow, too few to fill it
-
-
 SECONDS_IN_SILENCE = 1.0  # long enough for whatever refuses its arguments
 
 
