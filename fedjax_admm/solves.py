@@ -223,6 +223,7 @@ def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Progr
     def after_full_pass(job: Job, seen: Carry, stops: Array, code: Array) -> Carry:
         # The gradient that the criterion looked at is the step's, unless it said stop.
         value_fn = objective(job).on_all_rows(rows)
+        assert seen.value_sum is not None
         params, optimizer_state, searched = job.solver.step(
             seen.params, seen.optimizer_state, seen.residual_sum, seen.value_sum, value_fn
         )
