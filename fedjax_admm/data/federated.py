@@ -103,7 +103,7 @@ class FederatedData:
     def take(self, positions: Array) -> Any:
         """The rows at these positions, any shape, all of them in [0, num_positions).
 
-        That is promised and not made sure of: a twelfth of a small model's step would go into it.
+        That is promised and not made sure of: it would be done again in every step, for some percent of a small one.
         """
 
         def rows(leaf: Array, numbers: Array) -> Array:
