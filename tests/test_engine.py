@@ -14,6 +14,8 @@ from federations import GAMMA, least_squares, make_problem, ridge, squared_error
 
 import fedjax_admm as fa
 from fedjax_admm import aggregate, population
+from fedjax_admm.aggregate import weighted
+from fedjax_admm.algorithms.base import ModelExchange
 from fedjax_admm.problem import RESERVED
 from fedjax_admm.records import Clients
 
@@ -394,6 +396,35 @@ def test_a_state_that_was_given_away_is_told_and_a_copy_goes_on(name, population
     assert int(third.round) == 2
     with pytest.raises(ValueError, match="state must come from init or round, got int"):
         sim.round(3)
+
+
+@fa.record
+class Forgetful(ModelExchange):
+    """FedAvg over the cohort with a count for each client: its server keeps nothing, so no memory is taken over."""
+
+    local: fa.LocalSolver
+    criterion: fa.criteria.Criterion = fa.criteria.run_to_maximum()
+
+    def init(self, params, clients):
+        return (), {"turns": jnp.zeros(clients.ids.shape[0])}
+
+    def subproblems(self, params, server, rows, cohort):
+        return fa.Subproblem()
+
+    def update(self, params, server, rows, solutions, cohort):
+        mean = weighted(cohort.weights / cohort.weights.sum(), solutions.params)
+        return mean, server, {"turns": rows["turns"] + 1}
+
+
+@pytest.mark.parametrize("population", ["host", "disk"])
+def test_rows_that_have_gone_on_are_told_from_the_states(population):
+    problem, *_ = least_squares(SIZES)
+    sim = fa.Simulation(problem, Forgetful(LOCAL), execution=fa.Execution(population=population))
+    first = sim.init()
+    second, _ = sim.round(first)
+    with pytest.raises(ValueError, match="state was used before"):
+        sim.round(first)
+    np.testing.assert_array_equal(np.asarray(second.clients["turns"]), np.ones(len(SIZES)))
 
 
 def test_data_is_an_argument_and_not_a_constant():
