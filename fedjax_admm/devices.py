@@ -14,11 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from . import checks, environment
 
 AXIS = "clients"
+TOGETHER_BYTES = 1 << 16  # of an array that is copied to be added with others: a few microseconds
 # One device may be late by as much as a client's solve takes; XLA would end the process after a minute.
 _PATIENT = (
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=86400",
@@ -147,13 +149,19 @@ def dealt(jobs: int, number: int) -> np.ndarray:
 def gathered(results: Any, number: int) -> Any:
     """Every device's results together: of each number at most one device has another than 0, unless it is a count.
 
-    Their bits are added, as unsigned integers: exact, and numbers of one size are one collective, whatever their kind.
+    Their bits are added, as unsigned integers: exact, whatever their kind. CPU devices meet once for every array that
+    they add, which takes as long as a step or two of a small model, so small arrays of one width are added as one.
     """
     if number == 1:
         return results
-
-    def bits(leaf: Array) -> Array:
-        return lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}")
-
-    summed = lax.psum(jax.tree.map(bits, results), AXIS)
-    return jax.tree.map(lambda total, leaf: lax.bitcast_convert_type(total, leaf.dtype), summed, results)
+    leaves, tree = jax.tree.flatten(results)
+    bits = [lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}") for leaf in leaves]
+    groups: dict[Any, list[int]] = {}
+    for index, leaf in enumerate(bits):
+        groups.setdefault(leaf.dtype if leaf.nbytes <= TOGETHER_BYTES else index, []).append(index)
+    packed = [ravel_pytree([bits[index] for index in group]) for group in groups.values()]
+    sums = lax.psum([flat for flat, _ in packed], AXIS)
+    for group, total, (_, unpack) in zip(groups.values(), sums, packed, strict=True):
+        for index, leaf in zip(group, unpack(total), strict=True):
+            leaves[index] = lax.bitcast_convert_type(leaf, leaves[index].dtype)
+    return jax.tree.unflatten(tree, leaves)

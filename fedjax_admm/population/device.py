@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from .. import trees
 from ..algorithms.base import Algorithm
 from ..conditions import Conditions
-from ..devices import AXIS, placed
+from ..devices import AXIS, gathered, placed
 from ..problem import Problem
 from ..records import State
 from ..rounds import RoundInfo, clients_of, cohort_round
@@ -93,7 +93,7 @@ def _rounds(
 
     def one_round(state: State, ids: Array) -> tuple[State, RoundInfo]:
         cohort = clients_of(problem, ids, dtype)
-        rows = _take_split(state.clients, ids) if split else trees.take(state.clients, ids)
+        rows = _take_split(state.clients, ids, devices) if split else trees.take(state.clients, ids)
         params, server, rows, info = cohort_round(
             problem, algorithm, state.params, state.server, rows, cohort, state.last_epochs[ids], key, state.round,
             width, rows_per_trip, devices, conditions, trees.take(state.offences, ids),
@@ -125,7 +125,7 @@ def _put(clients: Any, ids: Array, rows: Any) -> Any:
     return jax.tree.map(lambda all_rows, new: all_rows.at[ids].set(new), clients, rows)
 
 
-def _take_split(clients: Any, ids: Array) -> Any:
+def _take_split(clients: Any, ids: Array, devices: int) -> Any:
     """Rows `ids` of leaves that are split over the devices: each gives what it has, the sum is all of them."""
 
     def mine(leaf: Array) -> Array:
@@ -133,7 +133,7 @@ def _take_split(clients: Any, ids: Array) -> Any:
         rows = leaf[jnp.where(here, place, 0)]
         return jnp.where(here.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
-    return lax.psum(jax.tree.map(mine, clients), AXIS)
+    return gathered(jax.tree.map(mine, clients), devices)
 
 
 def _put_split(clients: Any, ids: Array, rows: Any) -> Any:
