@@ -322,7 +322,9 @@
     const hint = document.createElement("p");
     [hint.className, hint.textContent] = ["hint", "more columns to the right: scroll \u2192"];
     place.before(hint);
-    new ResizeObserver(() => { hint.hidden = place.scrollWidth <= place.clientWidth; }).observe(place);
+    const update = () => { hint.hidden = place.scrollWidth <= place.clientWidth; };
+    update();  // the observer waits for a frame, which a busy machine may draw late
+    new ResizeObserver(update).observe(place);
   });
 
   window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((details) => { details.open = true; }));
