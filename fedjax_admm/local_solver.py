@@ -104,12 +104,13 @@ class ClientObjective:
         self._center = server_params if subproblem.center is None else subproblem.center
         self._dtype = trees.scalar_dtype(server_params)
 
-    def on_rows(self, params: Any, rows: Array, mask: Array) -> Array:
-        """The subproblem's objective with f_i's mean taken over those of `rows` where `mask` holds."""
+    def on_rows(self, params: Any, rows: Array, count: Array) -> Array:
+        """The subproblem's objective with f_i's mean taken over the first `count` of `rows`."""
         batch = self._problem.data.take(rows)
         losses = self._problem.loss(params, batch)
         losses = losses.astype(trees.at_least_single(losses.dtype, self._dtype))
-        value = jnp.sum(jnp.where(mask, losses, 0)) / jnp.maximum(jnp.sum(mask), 1).astype(losses.dtype)
+        mask = jnp.arange(rows.shape[0], dtype=jnp.int32) < count
+        value = jnp.sum(jnp.where(mask, losses, 0)) / jnp.maximum(count, 1).astype(losses.dtype)
         if self._problem.regularizer is not None:
             value += self._problem.regularizer(params)
         sub = self._subproblem
@@ -130,8 +131,8 @@ class ClientObjective:
         def value_and_gradient(params: Any) -> tuple[Array, Any]:
             def add(carry: tuple) -> tuple:
                 start, total, gradient = carry
-                rows, mask, share = self.piece(start, rows_per_piece)
-                value, part = jax.value_and_grad(self.on_rows)(params, rows, mask)
+                rows, count, share = self.piece(start, rows_per_piece)
+                value, part = jax.value_and_grad(self.on_rows)(params, rows, count)
                 total += share.astype(total.dtype) * value
                 return start + rows_per_piece, total, add_scaled(gradient, share, part)
 
@@ -147,11 +148,11 @@ class ClientObjective:
         return objective
 
     def piece(self, start: Any, number: int) -> tuple[Array, Array, Array]:
-        """Rows [number] from the client's `start`-th on, which of them exist, and their share of all it has."""
+        """Rows [number] from the client's `start`-th on, how many of them exist, and their share of all it has."""
         positions = start + jnp.arange(number, dtype=jnp.int32)
-        mask = positions < self.size
-        share = jnp.sum(mask).astype(self._dtype) / self.size.astype(self._dtype)
-        return self._offset + jnp.minimum(positions, self.size - 1), mask, share
+        count = jnp.clip(self.size - start, 0, number)
+        share = count.astype(self._dtype) / self.size.astype(self._dtype)
+        return self._offset + jnp.minimum(positions, self.size - 1), count, share
 
 
 def add_scaled(total: Any, share: Array, part: Any) -> Any:

@@ -119,11 +119,11 @@ def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Progr
     def step(job: Job, carry: Carry) -> Carry:
         client = objective(job)
         busy, training = carry.phase != FINISHED, carry.phase == TRAIN
-        batch, mask, share = client.piece(carry.position, rows)
-        mask &= busy
+        batch, existing, share = client.piece(carry.position, rows)
+        used = jnp.where(busy, existing, 0)
         if not full:  # the order matters only where the parameters move within the pass, or batches must be random
             batch = shuffle.permute(carry.order, batch, job.offset, job.size, with_noise | training)
-        value, gradient = jax.value_and_grad(client.on_rows)(carry.params, batch, mask)
+        value, gradient = jax.value_and_grad(client.on_rows)(carry.params, batch, used)
 
         summing = busy if sums_in_training else busy & ~training
         new = carry._replace(position=jnp.where(busy, carry.position + rows, carry.position))
@@ -137,11 +137,10 @@ def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Progr
             assert carry.square_sum is not None
             square = optax.tree.norm(optax.tree.cast(gradient, dtype), squared=True)
             new = new._replace(square_sum=carry.square_sum + share.astype(dtype) * square)
-        used = jnp.sum(mask, dtype=jnp.int32)
         if not full:
             params, optimizer_state, searched = job.solver.step(
                 carry.params, carry.optimizer_state, gradient, value,
-                lambda params: client.on_rows(params, batch, mask),
+                lambda params: client.on_rows(params, batch, used),
             )  # fmt: skip
             moves = busy & training
             new = new._replace(

@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import linen, nnx
 
@@ -186,6 +187,20 @@ def test_regression_rejects_targets_that_would_broadcast():
     batch = {"x": jnp.ones((3, 5)), "y": jnp.ones((3, 1))}
     with pytest.raises(ValueError, match="shape"):
         problems.regression(model)["loss"](model.init(KEY), batch)
+
+
+def test_cross_entropy_and_its_gradient_equal_optax():
+    """Logits of any size, minus infinity (an excluded class) too; labels as data sets have them."""
+    loss = problems.classification(models.Model(init=lambda key: {}, apply=lambda params, x: params))["loss"]
+    logits = jnp.asarray(np.random.default_rng(3).normal(size=(6, 10)) * 100, jnp.float64).at[0, 4].set(-jnp.inf)
+    y = np.array([9, 0, 3, 3, 7, 1], np.uint8)
+
+    def expected(logits):
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y.astype(np.int32))
+
+    np.testing.assert_allclose(loss(logits, {"x": y, "y": y}), expected(logits), rtol=1e-14)
+    ours = jax.grad(lambda logits: loss(logits, {"x": y, "y": y}).mean())(logits)
+    np.testing.assert_allclose(ours, jax.grad(lambda logits: expected(logits).mean())(logits), rtol=1e-14, atol=1e-300)
 
 
 def test_accuracy_is_one_where_the_largest_logit_is_the_label():
