@@ -19,7 +19,7 @@ import argparse
 import dataclasses
 from typing import Any
 
-from results import numbers, one_line_errors, stacked, write_csv
+from results import every_run, numbers, one_line_errors, stacked, write_csv
 
 import fedjax_admm as fa
 
@@ -89,7 +89,8 @@ def main() -> None:
             print(f"{title}, initial penalty {penalty:g}\n{found[penalty]}\n", flush=True)
         if args.results:
             notes = [f"penalty {penalty:g}: {note}" for penalty, each in found.items() for note in each.notes()]
-            write_csv(f"{args.results}-{title}.csv", stacked({p: each.csv() for p, each in found.items()}), notes)
+            values = stacked({penalty: each.csv() for penalty, each in found.items()})
+            write_csv(f"{args.results}-{title}.csv", values, notes, every_run(found.values()))
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ its arguments. A criterion is
     fixed                       every solve does its maximum of epochs
     exact, epoch_mean, verified the paper's relative criterion with this residual; with "-client" after it, relative to
                                 the client's own residual, as in (3.7)
-    NAME(NUMBER, ...)           one of fa.criteria, such as sampling_noise(1) or decaying_squared_tolerance(100,0.95); a
-                                word after the numbers is its residual
+    NAME(NUMBER, ...)           one of fa.criteria, such as sampling_noise(1), decaying_squared_tolerance(100,0.95) or
+                                relative_residual(sigma=0.5), FedProx's gamma; a word after the numbers is its residual
 
-Prints a table for each penalty, with the first criterion as baseline, and with `--target` the work until a loss or a
-metric is there. `--out` keeps the runs, a comparison for each penalty: the same command goes on where it was stopped or
-adds criteria, `fedjax-admm report OUT/penalty-1` makes a page of it.
-`--results PREFIX` writes PREFIX.csv, PREFIX-target.csv and PREFIX.png.
+Prints a table for each penalty, with the first criterion as baseline, of "verified" how often the exact look refused,
+and with each `--target` the work until a loss or a metric is there. `--out` keeps the runs, a comparison for each
+penalty: the same command goes on where it was stopped or adds criteria, `fedjax-admm report OUT/penalty-1` makes a page
+of it. `--results PREFIX` writes PREFIX.csv, PREFIX-target.csv and PREFIX.png.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from results import arguments_of, draw, numbers, one_line_errors, stacked, write_csv
+import numpy as np
+from results import arguments_of, draw, every_run, numbers, one_line_errors, stacked, write_csv
 
 import fedjax_admm as fa
 from fedjax_admm import checks
@@ -60,7 +61,10 @@ def maker(name: str) -> Callable[..., fa.examples.Example]:
         return known[name]
     if ":" not in name:
         raise ValueError(f"problem must be one of {', '.join(known)} or module:function, got {name!r}")
-    return pkgutil.resolve_name(name)
+    try:
+        return pkgutil.resolve_name(name)
+    except AttributeError as error:
+        raise ValueError(f"problem {name!r} must be a module and a function in it: {error}") from None
 
 
 def algorithm(example: fa.examples.Example, name: str, penalty: float, criterion: str) -> Any:
@@ -69,15 +73,42 @@ def algorithm(example: fa.examples.Example, name: str, penalty: float, criterion
         return example.algorithm(name, penalty, criterion=fa.criteria.run_to_maximum())
     residual, _, client = criterion.partition("-")
     if residual in fa.criteria.RESIDUALS and client in ("", "client"):
+        if name in ("fedavg", "scaffold"):
+            raise ValueError(
+                f"--criteria {criterion} takes its sigma from the penalty, and {name} has none: give "
+                f"relative_residual(sigma=0.5,{residual}), or another number"
+            )
         reference = "client" if client else "server"
         relative = fa.criteria.relative_residual(c=example.c, residual=residual, reference=reference)
         return example.algorithm(name, penalty, criterion=relative)
     found = re.fullmatch(r"(\w+)\((.*)\)", criterion)
     if found is None or found[1].startswith("_") or not callable(make := getattr(fa.criteria, found[1], None)):
-        raise ValueError(f"--criteria must be some of those that --help shows, got {criterion!r}")
-    arguments = [value(word.strip()) for word in found[2].split(",") if word.strip()]
-    residual = {"residual": arguments.pop()} if arguments and isinstance(arguments[-1], str) else {}
-    return example.algorithm(name, penalty, criterion=make(*arguments, **residual))
+        known = ", ".join(["fixed", *fa.criteria.RESIDUALS])
+        raise ValueError(f"--criteria must be {known}, or NAME(NUMBER, ...) as --help shows, got {criterion!r}")
+    words = [word.strip() for word in found[2].split(",") if word.strip()]
+    arguments = [value(word) for word in words if "=" not in word]
+    named = arguments_of([word for word in words if "=" in word])
+    if arguments and isinstance(arguments[-1], str):
+        named["residual"] = arguments.pop()
+    return example.algorithm(name, penalty, criterion=make(*arguments, **named))
+
+
+def refusals(comparison: fa.Comparison, sizes: np.ndarray) -> list[str]:
+    """Of the cells that are "verified": how often the mean said stop and the exact look did not."""
+    notes = []
+    for label, runs in comparison.runs.items():
+        if not label.endswith(", verified") or not runs:
+            continue
+        asked = refused = vain = 0
+        for run in runs.values():
+            # Of a solve's passes for the criterion the first is the reference at z.
+            looks = run.solves.criterion_samples // sizes[run.cohorts] - 1
+            agreed = run.solves.stop_reason == "criterion"
+            asked, refused = asked + looks.sum(), refused + (looks - agreed).sum()
+            vain += looks[~agreed].sum()
+        share = f"{refused:,} of {asked:,} exact looks refused, {refused / max(asked, 1):.0%}"
+        notes.append(f"{label}: {share}; {vain:,} of them in solves that went on to the maximum")
+    return notes
 
 
 def main() -> None:
@@ -89,19 +120,22 @@ def main() -> None:
     parser.add_argument("--seeds", default="0", help="likewise")
     parser.add_argument("--rounds", type=int, help="by default the example's")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an argument of the example")
-    parser.add_argument("--target", metavar="COLUMN=VALUE", help="such as excess_loss=0.05 or accuracy=0.9")
+    parser.add_argument(
+        "--target", action="append", default=[], metavar="COLUMN=VALUE",
+        help="such as excess_loss=0.05 or accuracy=0.9; may be given again",
+    )  # fmt: skip
     parser.add_argument("--evaluate-every", type=int, default=1)
     parser.add_argument("--devices", type=int, help="CPU devices; by default one per core")
     parser.add_argument("--out", help="where the runs are kept; without it, only in memory")
     parser.add_argument("--results", metavar="PREFIX")
     args = parser.parse_args()
     seeds, penalties = numbers("seeds", args.seeds, int), numbers("penalties", args.penalties)
-    target = None if args.target is None else target_of(args.target)
+    targets = [target_of(text) for text in args.target]
     fa.use_cpu_devices(args.devices)
     sizes = arguments_of(args.set) | ({} if args.rounds is None else {"rounds": args.rounds})
     example = maker(args.problem)(**sizes)
-    if target is not None:
-        checks.choice("--target", target[0], evaluated_columns(example.problem))
+    for column, _ in targets:
+        checks.choice("--target", column, evaluated_columns(example.problem))
     names = [name.strip().replace("-", "_") for name in args.algorithms.split(",")]
     cells = {
         f"{name.replace('_', '-')}, {criterion.strip()}": (name, criterion.strip())
@@ -109,32 +143,37 @@ def main() -> None:
         for criterion in SPLIT.split(args.criteria)
     }
     methods = {p: {label: algorithm(example, name, p, how) for label, (name, how) in cells.items()} for p in penalties}
-    settings = {"seeds": seeds, "evaluate_every": args.evaluate_every, **example.run_settings}
-    comparisons = {}
+    settings = {"seeds": seeds, "targets": targets, "evaluate_every": args.evaluate_every, **example.run_settings}
+    comparisons, notes = {}, []
     for penalty, of in methods.items():  # each has its own baseline
         place = None if args.out is None else f"{args.out}/penalty-{penalty:g}"
-        comparisons[penalty] = fa.compare(example.problem, of, run_dir=place, **settings)
-        print(f"initial penalty {penalty:g}\n{comparisons[penalty]}", flush=True)
-        if target is not None and comparisons[penalty].by_label():
-            print(f"\nuntil {args.target}:\n{comparisons[penalty].to_target(*target)}\n", flush=True)
+        done = comparisons[penalty] = fa.compare(example.problem, of, run_dir=place, **settings)
+        refused = refusals(done, np.asarray(example.problem.data.sizes))
+        print("\n".join([f"initial penalty {penalty:g}\n{done}", *refused, ""]), flush=True)
+        notes += [f"penalty {penalty:g}: {note}" for note in [*done.notes(), *refused]]
     if args.results:
-        keep(args.results, comparisons, target)
+        keep(args.results, comparisons, notes)
 
 
-def keep(prefix: str, comparisons: dict[float, fa.Comparison], target: tuple[str, float] | None) -> None:
+def keep(prefix: str, comparisons: dict[float, fa.Comparison], notes: list[str]) -> None:
     """Tables and figure, of the penalties for which anything is done."""
     done = {penalty: comparison for penalty, comparison in comparisons.items() if comparison.by_label()}
     if not done:
         raise ValueError("every run diverged: lower the learning rate, or try other penalties")
-    notes = [f"penalty {penalty:g}: {note}" for penalty, found in comparisons.items() for note in found.notes()]
-    write_csv(f"{prefix}.csv", stacked({p: found.csv() for p, found in done.items()}), notes)
-    if target is not None:
-        reached = stacked({p: found.to_target(*target).csv() for p, found in done.items()})
-        write_csv(f"{prefix}-target.csv", reached, [f"the work until {target[0]} is {target[1]:g}"])
+    runs = every_run(done.values())
+    write_csv(f"{prefix}.csv", stacked({p: found.csv() for p, found in done.items()}), notes, runs)
+    targets = next(iter(done.values())).targets
+    if targets:
+        works = {
+            p: stacked({f"{name}={goal:g}": found.to_target(name, goal).csv() for name, goal in targets}, "target")
+            for p, found in done.items()
+        }
+        write_csv(f"{prefix}-target.csv", stacked(works), ["the work until each target"], runs)
     rows = {f"initial penalty {penalty:g}": found.by_label() for penalty, found in done.items()}
-    history = next(iter(next(iter(rows.values())).values()))[0].history
+    history = runs[0].history
     best = "excess_loss" if "excess_loss" in history else (*history.metrics, "loss")[0]
-    draw(f"{prefix}.png", rows, best if target is None else target[0], target=None if target is None else target[1])
+    column, target = targets[0] if targets else (best, None)
+    draw(f"{prefix}.png", rows, column, target=target)
 
 
 if __name__ == "__main__":

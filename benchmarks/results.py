@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,13 @@ def origin(runs: Sequence[fa.RunRecord] = ()) -> list[str]:
     environments = [run.environment[-1] for run in runs if isinstance(run, StoredRun) and run.environment]
     told = environments[0] if environments else environment()
     days = sorted({each["started"][:10] for each in environments} or {told["started"][:10]})
+    commits = dict.fromkeys(each["commit"] or "not recorded" for each in environments or [told])
     versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
     given = [word for word in sys.argv[1:] if word != "--report"]  # without it, the same command makes the runs
     command = shlex.join([f"benchmarks/{Path(sys.argv[0]).name}", *given])
     return [
         f"python {command}",
-        f"{' to '.join(days[:: max(1, len(days) - 1)])}, commit {told['commit'] or 'not recorded'}",
+        f"{' to '.join(days[:: max(1, len(days) - 1)])}, commit {', '.join(commits)}",
         f"Python {told['python']}, {versions}",
         f"{told['cores']} cores, {told['machine']}, {told['system']}; devices: {', '.join(told['devices'])}",
     ]
@@ -66,12 +67,19 @@ def write_csv(path: str | Path, values: str, notes: Sequence[str] = (), runs: Se
     Path(path).write_text(head + values, encoding="utf-8")
 
 
-def stacked(tables: dict[float, str]) -> str:
-    """Tables of several penalties as one, with the penalty in front."""
-    lines = {penalty: text.splitlines() for penalty, text in tables.items()}
+def stacked(tables: Mapping[Any, str], name: str = "penalty") -> str:
+    """Tables as one, with the key of each, a penalty or what `name` says, in front."""
+    lines = {key: text.splitlines() for key, text in tables.items()}
     header = next(iter(lines.values()))[0]
-    rows = [f"{penalty:g},{line}" for penalty, found in lines.items() for line in found[1:]]
-    return "\n".join([f"penalty,{header}", *rows]) + "\n"
+    rows = [
+        f"{key if isinstance(key, str) else f'{key:g}'},{line}" for key, found in lines.items() for line in found[1:]
+    ]
+    return "\n".join([f"{name},{header}", *rows]) + "\n"
+
+
+def every_run(comparisons: Iterable[fa.Comparison]) -> list[fa.RunRecord]:
+    """All that was run for them."""
+    return [run for each in comparisons for runs in each.runs.values() for run in runs.values()]
 
 
 def draw(

@@ -1,10 +1,14 @@
 """The benchmarks' scripts run, at toy size, and say what they did not do."""
 
+import importlib
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,11 +61,34 @@ def test_criteria_on_a_problem_of_ones_own(tmp_path):
         "def tiny(rounds=3, **sizes):\n"
         "    return fa.examples.linear_regression(num_clients=4, dimension=5, rounds=rounds, **sizes)\n"
     )
-    criteria = "fixed,epoch_mean,exact-client,decaying_squared_tolerance(4,0.5,verified)"
+    criteria = "fixed,verified,exact-client,decaying_squared_tolerance(4,0.5,verified),relative_residual(sigma=0.5)"
     arguments = ["mine:tiny", "--set", "rows_per_client=20", "--set", "batch_size=5", "--criteria", criteria]
-    arguments += ["--target", "loss=100", "--results", "out/criteria", "--rounds", "2", "--out", "runs"]
-    printed = ran("criteria.py", arguments, cwd=tmp_path)
-    assert printed.count("1 of 1") == 4 and "fedadmm-insa, decaying_squared_tolerance(4,0.5,verified) " in printed
+    arguments += ["--target", "loss=100", "--target", "loss=0", "--results", "out/criteria", "--rounds", "2"]
+    printed = ran("criteria.py", [*arguments, "--out", "runs"], cwd=tmp_path)
+    assert "fedadmm-insa, decaying_squared_tolerance(4,0.5,verified) " in printed
+    assert printed.count("1 of 1") == 5 and printed.count("0 of 1") == 5  # the two targets
+    assert re.search(r"insa, verified: \d+ of \d+ exact looks refused", printed)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "criteria-target.csv", "criteria.csv", "criteria.png",
     ]  # fmt: skip
+    works = (tmp_path / "out/criteria-target.csv").read_text().splitlines()[-1]
+    assert works == '1,loss=0,"fedadmm-insa, relative_residual(sigma=0.5)",0 of 1,-,-,-,-,-'
+
+
+def test_criteria_names_what_is_wrong(capsys, monkeypatch):
+    """Before anything is run; in this process, since only arguments are read."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.setattr("fedjax_admm.use_cpu_devices", lambda number: None)  # JAX has begun
+    criteria, results = importlib.import_module("criteria"), importlib.import_module("results")
+
+    def told(*arguments):
+        monkeypatch.setattr("sys.argv", ["criteria.py", *arguments])
+        with pytest.raises(SystemExit):
+            results.one_line_errors(criteria.main)
+        return capsys.readouterr().err
+
+    assert "--criteria must be fixed, exact, epoch_mean, verified, or NAME" in told("logistic", "--criteria", "exakt")
+    assert "fedavg has none: give relative_residual(sigma=0.5,exact)" in told(
+        "logistic", "--algorithms", "fedavg", "--criteria", "exact"
+    )
+    assert "problem 'json:nothing' must be a module and a function in it" in told("json:nothing")
