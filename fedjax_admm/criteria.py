@@ -11,8 +11,8 @@ A criterion compares the norm of the subproblem's residual e (3.6) with a tolera
 * optionally `needs_noise = True`, for `progress.residual_noise`; without it nothing is computed for that.
 
 What a solve of n epochs costs, in passes over the client's rows, with a relative criterion: "epoch_mean" n + 1 (one for
-the reference), "verified" n + 2 and one for each time that the exact look refuses, "exact" 2 n + 1, or 2 n at the
-maximum, where nothing is looked at; with the client's reference, exact looks at z too, one more.
+the reference), "verified" n + 2 and one for each time that the exact look refuses, "exact" 2 n + 1; "verified" and
+"exact" one less at the maximum, where nothing is looked at; with the client's reference, exact looks at z too, one more.
 
 When the epoch mean can be trusted: take a direction of curvature h (the penalty included) and S steps of rate eta an
 epoch. While eta h < 1 it is an average on the way down, larger than the residual at the epoch's end: the solve errs
@@ -177,8 +177,8 @@ def run_to_maximum() -> RunToMaximum:
 def constant_tolerance(eps: Any, *, residual: str = "exact") -> DecayingTolerance:
     """Stop when ||e(u)|| <= eps: the preset accuracy that the paper argues against.
 
-    `eps` is a number, or one per client [clients]. The residual is looked at before each epoch, so a client
-    that is accurate enough already does none.
+    `eps` is a number, or one per client [clients]. An exact residual is looked at before each epoch, so a client
+    that is accurate enough already does none; the other two are known after an epoch.
 
     >>> constant_tolerance(1e-3).eps
     0.001
