@@ -4,7 +4,8 @@
 
 The methods take turns of ten rounds in one process, so that a slow moment of the machine hits all of them; what is
 timed is the rounds alone, without compiling (a turn before the first) and without evaluating. "InSa, exact" is the
-paper's; "epoch_mean" and "verified" look at the criterion without, or with few, gradients of its own. Printed are the
+paper's; "epoch_mean" and "verified" look at the criterion without, or with few, gradients of its own; "fixed" has the
+adaptive penalty without a criterion, so that what each of the two parts saves can be told apart. Printed are the
 seconds of all rounds, the loss above the optimum at the end, and the seconds until the loss that FedADMM of the same
 penalty ends with. `--results PREFIX` writes PREFIX.csv, every turn of every method, and PREFIX.png.
 """
@@ -25,6 +26,7 @@ from fedjax_admm.tables import Table
 
 METHODS = {
     "FedADMM": ("fedadmm", {}),
+    "InSa, fixed": ("fedadmm_insa", {"criterion": fa.criteria.run_to_maximum()}),
     "InSa, exact": ("fedadmm_insa", {"residual": "exact"}),
     "InSa, epoch_mean": ("fedadmm_insa", {"residual": "epoch_mean"}),
     "InSa, verified": ("fedadmm_insa", {"residual": "verified"}),

@@ -11,8 +11,9 @@ A criterion compares the norm of the subproblem's residual e (3.6) with a tolera
 * optionally `needs_noise = True`, for `progress.residual_noise`; without it nothing is computed for that.
 
 What a solve of n epochs costs, in passes over the client's rows, with a relative criterion: "epoch_mean" n + 1 (one for
-the reference), "verified" n + 2 and one for each time that the exact look refuses, "exact" 2 n + 1; "verified" and
-"exact" one less at the maximum, where nothing is looked at; with the client's reference, exact looks at z too, one more.
+the reference), "verified" n + 2 and one for each time that the exact look refuses, "exact" 2 n + 1; the last two one
+less at the maximum, where nothing is looked at, and "exact" one more with the client's reference, since it looks at z
+too.
 
 When the epoch mean can be trusted: take a direction of curvature h (the penalty included) and S steps of rate eta an
 epoch. While eta h < 1 it is an average on the way down, larger than the residual at the epoch's end: the solve errs
@@ -20,7 +21,7 @@ towards more epochs. With one batch an epoch it is the residual at the epoch's s
 too small, and a solve may stop too soon, where steps overshoot and the terms cancel (eta h near 2: at 1.9 and S = 5 it
 is 0.28 of the residual at the end), and at the noise floor, where an epoch's steps forget its start (S eta h well above
 1: it is about sqrt2 / (S eta h) of the exact residual there, which more epochs would not lower). "verified" is safe in
-both.
+both. The second is the usual one: `benchmarks/refusals.py` counts looks that refuse, with batches and without noise.
 
 With a full gradient the residual at each iterate is at hand and all three residuals are the exact one.
 A new criterion is a `record` with these; its numbers may be one per client, its words are compiled in (`fa.static`).

@@ -92,3 +92,10 @@ def test_criteria_names_what_is_wrong(capsys, monkeypatch):
         "logistic", "--algorithms", "fedavg", "--criteria", "exact"
     )
     assert "problem 'json:nothing' must be a module and a function in it" in told("json:nothing")
+
+
+def test_refusals_prints_a_row_a_problem():
+    lines = ran("refusals.py", "--problems mnist-mini --rounds 1 --clients 2".split()).splitlines()
+    name, clients, *numbers = (cell.strip() for cell in lines[-1].split("|")[1:-1])
+    assert (name, clients) == ("mnist-mini", "2") and all(float(number) > 0 for number in numbers[:3])
+    assert all(re.fullmatch(r"\d+ of \d+", number) for number in numbers[3:])

@@ -1,4 +1,8 @@
-"""Models as pairs of pure functions, `init: key -> params` and `apply: (params, x) -> outputs`."""
+"""Models as pairs of pure functions, `init: key -> params` and `apply: (params, x) -> outputs`.
+
+The products and poolings of this package's own networks have their gradients written out, so they are differentiated
+in reverse mode alone, as often as wanted: a Hessian-vector product is `jax.grad(lambda p: vdot(jax.grad(f)(p), v))`.
+"""
 
 from fedjax_admm.models.conv_net import cnn
 from fedjax_admm.models.convolution import conv2d
