@@ -19,9 +19,13 @@ from fedjax_admm.run_directory import StoredRun
 
 
 def one_line_errors(main: Callable[[], None]) -> None:
-    """Runs a script; of bad input and of what is missing it says one line, and ends with 2."""
+    """Runs a script; of bad input and of what is missing it says one line, and ends with 2; stopped, with 1."""
     try:
         main()
+    except fa.Interrupted as stopped:
+        kept = f"; {stopped.run_dir} has it, and the same command goes on" if stopped.run_dir else ""
+        print(f"{Path(sys.argv[0]).name}: stopped after round {stopped.round}{kept}", file=sys.stderr)
+        sys.exit(1)
     except (ValueError, TypeError, FileNotFoundError, ImportError) as error:
         print(f"{Path(sys.argv[0]).name}: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
