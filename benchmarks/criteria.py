@@ -25,7 +25,7 @@ from __future__ import annotations
 import argparse
 import pkgutil
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ def algorithm(example: fa.examples.Example, name: str, penalty: float, criterion
         return example.algorithm(name, penalty, criterion=fa.criteria.run_to_maximum())
     residual, _, client = criterion.partition("-")
     if residual in fa.criteria.RESIDUALS and client in ("", "client"):
-        if name in ("fedavg", "scaffold"):
+        if getattr(example.algorithm(name, penalty), "penalty", None) is None:
             raise ValueError(
                 f"--criteria {criterion} takes its sigma from the penalty, and {name} has none: give "
                 f"relative_residual(sigma=0.5,{residual}), or another number"
@@ -93,14 +93,12 @@ def algorithm(example: fa.examples.Example, name: str, penalty: float, criterion
     return example.algorithm(name, penalty, criterion=make(*arguments, **named))
 
 
-def refusals(comparison: fa.Comparison, sizes: np.ndarray) -> list[str]:
-    """Of the cells that are "verified": how often the mean said stop and the exact look did not."""
+def refusals(comparison: fa.Comparison, labels: Sequence[str], sizes: np.ndarray) -> list[str]:
+    """Of `labels`, whose criterion is "verified": how often the mean said stop and the exact look did not."""
     notes = []
-    for label, runs in comparison.runs.items():
-        if not label.endswith(", verified") or not runs:
-            continue
+    for label in labels:
         asked = refused = vain = 0
-        for run in runs.values():
+        for run in comparison.runs[label].values():
             # Of a solve's passes for the criterion the first is the reference at z.
             looks = run.solves.criterion_samples // sizes[run.cohorts] - 1
             agreed = run.solves.stop_reason == "criterion"
@@ -144,11 +142,12 @@ def main() -> None:
     }
     methods = {p: {label: algorithm(example, name, p, how) for label, (name, how) in cells.items()} for p in penalties}
     settings = {"seeds": seeds, "targets": targets, "evaluate_every": args.evaluate_every, **example.run_settings}
+    verified = [label for label, (_, how) in cells.items() if how == "verified"]
     comparisons, notes = {}, []
     for penalty, of in methods.items():  # each has its own baseline
         place = None if args.out is None else f"{args.out}/penalty-{penalty:g}"
         done = comparisons[penalty] = fa.compare(example.problem, of, run_dir=place, **settings)
-        refused = refusals(done, np.asarray(example.problem.data.sizes))
+        refused = refusals(done, verified, np.asarray(example.problem.data.sizes))
         print("\n".join([f"initial penalty {penalty:g}\n{done}", *refused, ""]), flush=True)
         notes += [f"penalty {penalty:g}: {note}" for note in [*done.notes(), *refused]]
     if args.results:

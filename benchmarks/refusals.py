@@ -21,15 +21,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ablation import SMALL
 from criteria import logistic
 from jax.flatten_util import ravel_pytree
 from results import one_line_errors
 
 import fedjax_admm as fa
 from fedjax_admm import checks
+from fedjax_admm.records import LocalProgress
 from fedjax_admm.tables import Table
 
-SMALL = dict(num_clients=100, rows_per_client=50, dimension=500, batch_size=10, learning_rate=0.002)
 PROBLEMS: dict[str, tuple[Callable[[], fa.examples.Example], float]] = {  # with the initial penalty
     "linear": (lambda: fa.examples.linear_regression(**SMALL), 0.1),
     "logistic": (logistic, 0.1),
@@ -37,7 +38,7 @@ PROBLEMS: dict[str, tuple[Callable[[], fa.examples.Example], float]] = {  # with
 }
 
 
-def solve(example: fa.examples.Example, residual: Callable, rows: np.ndarray, z: Any, sigma: float, noisy: bool) -> Any:
+def solve(example: fa.examples.Example, residual: Callable, rows: np.ndarray, z: Any, sigma: Any, noisy: bool) -> Any:
     """(looks, refusals) of one client's solve with the exact criterion, where the mean would have asked for a look."""
     rng, w = np.random.default_rng(0), z
     tolerance = sigma * jnp.linalg.norm(residual(z, rows))
@@ -80,7 +81,7 @@ def study(name: str, rounds: int, clients: int) -> tuple[str, ...]:
     for client in chosen:
         rows = int(data.offsets[client]) + np.arange(int(data.sizes[client]))
         dual, beta = ravel_pytree(jax.tree.map(itemgetter(client), state.duals))[0], state.penalties[client]
-        sigma = 0.999 * np.sqrt(2) / (np.sqrt(2) + np.sqrt(float(beta) / example.c))  # (3.18)
+        sigma = method.criterion.sigma(LocalProgress(*[jnp.nan] * 5, penalty=beta))
         v = jnp.ones_like(z)
         for _ in range(30):
             v = curved(z, v / jnp.linalg.norm(v), rows, dual, beta)
