@@ -92,8 +92,14 @@ def draw(
     column: str,
     against: Sequence[str] = ("rounds", "gradients"),
     target: float | None = None,
+    levels: Mapping[str, Mapping[str, float]] | None = None,
+    level_name: str = "",
 ) -> None:
-    """A row of panels for each title of `rows`, title -> label -> runs: `column` against each of `against`."""
+    """A row of panels for each title of `rows`, title -> label -> runs: `column` against each of `against`.
+
+    target: a grey line in every panel. levels: title -> label -> a thin line in that label's colour, which the legend
+    calls `level_name`.
+    """
     scale = "log" if column == "excess_loss" else "auto"
     grid = figures.new_axes(len(rows), len(against), (4.2, 3.0), sharey="row")
     labels = {
@@ -108,6 +114,8 @@ def draw(
             figures.draw(axes, curves, quantity, styles, against=horizontal, scale=scale)
             if target is not None:
                 axes.axhline(target, color="0.5", linewidth=0.8)
+            for label, level in (levels or {}).get(title, {}).items():
+                axes.axhline(level, **styles[label] | {"linewidth": 0.8}, label=f"{label}, {level_name}")
             if axes is not line[0]:
                 axes.set_ylabel("")
         line[0].set_title(title, fontsize="medium", loc="left")

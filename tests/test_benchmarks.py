@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib import pyplot
+
+import fedjax_admm as fa
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,6 +57,25 @@ def test_paper_table_says_what_is_less_than_the_papers(tmp_path):
         "FedADMM-In 0.1*",
     ]
     assert (tmp_path / "table.png").stat().st_size > 1000
+
+
+def test_paper_table_draws_where_the_papers_runs_end(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    paper_table = importlib.import_module("paper_table")
+    history = fa.History([{"round": k, "accuracy": k / 10, "gradient_samples": 7} for k in range(3)])
+    run = fa.RunRecord(history, cohorts=np.zeros((2, 1), int), solves=None, num_clients=10)
+    monkeypatch.setattr(pyplot.Figure, "savefig", lambda figure, path, **options: kept.append(figure))
+    kept = []
+    paper_table.draw(tmp_path / "table.png", {row: {0: run} for row in ("FedADMM 10", "FedADMM-InSa 10")}, 2)
+    for axes in kept[0].axes:  # against rounds and against gradients
+        lines = {line.get_label(): line.get_ydata()[-1] for line in axes.lines}
+        assert lines == {
+            "FedADMM": 0.2,
+            "FedADMM-InSa": 0.2,
+            "FedADMM, the paper after 300 rounds": pytest.approx(0.897),
+            "FedADMM-InSa, the paper after 300 rounds": pytest.approx(0.975),
+        }
+    pyplot.close(kept[0])
 
 
 def test_criteria_on_a_problem_of_ones_own(tmp_path):
