@@ -4,9 +4,10 @@
     python benchmarks/population.py --giant
 
 FedADMM-InSa, 40 clients a round, on the same 2,000 rows whatever the number of clients: client i's rows are shared
-with others. Each population size and kind is a process of its own, in turns. Reported are ms a round of the best turn,
-and the growth of the process's memory. Bar: from 200 to 200,000 clients at most 1.15 times, on the device and on disk.
-`--giant`: 200,000 clients of 40,970 parameters, 64 GB of clients' state, in a process that may not have 4 GiB; clients
+with others. Each population size and kind is a process of its own, in turns. Reported are us a gradient of the best
+turn, and the most memory that the process had. Bar: from 200 to 200,000 clients at most 1.15 times, on the device and
+on disk.
+`--giant`: 200,000 clients of 40,555 parameters, 65 GB of clients' state, and how much memory the process had; clients
 that were never selected take no room, so disk space is that of the rounds run.
 """
 

@@ -7,6 +7,7 @@ import difflib
 import functools
 import inspect
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -292,7 +293,11 @@ def _join(how: str) -> None:
     """Joins the other processes: "auto", or "HOST:PORT,PROCESSES,THIS"."""
     address, number, this = how.split(",") if how.count(",") == 2 else (how, "", "")
     if how == "auto":
-        hosts.initialize_distributed()
+        try:
+            hosts.initialize_distributed()
+        except ValueError:  # which names Python's arguments
+            text = "--distributed auto found no cluster around it: give HOST:PORT,PROCESSES,THIS (from 0)"
+            raise ValueError(text) from None
     elif ":" in address and number.isdigit() and this.isdigit() and int(this) < int(number):
         hosts.initialize_distributed(address, int(number), int(this))
     else:
@@ -345,6 +350,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(f"{error}: restore it, or give another directory", 2)
     except (ValueError, FileNotFoundError, ImportError) as error:
         return _say(str(error), 2)
+    except printed.EveryRunDivergedError as error:
+        return _say(str(error), 1)
     except (OSError, MemoryError, hosts.LostProcessError, jax.errors.JaxRuntimeError) as error:
         return _say(f"the run failed: {str(error) or type(error).__name__}", 1)
 
@@ -361,7 +368,7 @@ def _near(word: str, known: list[str]) -> list[str]:
 
 def _stopped(cause: BaseException | None) -> int:
     if isinstance(cause, Interrupted) and cause.run_dir is not None:
-        return _say(f"stopped after round {cause.round}; to go on: fedjax-admm resume {cause.run_dir}", 1)
+        return _say(f"stopped after round {cause.round}; to go on: fedjax-admm resume {shlex.quote(cause.run_dir)}", 1)
     text = "" if isinstance(cause, Interrupted) else str(cause)  # which speaks of Python
     _say(text or "stopped; of a run with --out everything is kept that was saved", 1)
     sys.stdout.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ import numpy as np
 from . import checks, hosts
 from .algorithms.base import Algorithm
 from .comparison import Comparison
+from .environment import versions
 from .evaluation import evaluated_columns
 from .execution import Execution
 from .files import DamagedFileError, read_json, write_json
 from .history import DivergenceError, RunRecord
 from .interrupts import Interrupted
 from .problem import Problem
-from .run_directory import SETTINGS, STATUS, check_place, read_run
+from .run_directory import SETTINGS, check_place, read_run, read_status
 from .settings import (
     CONDITIONS,
     CannotRecreate,
@@ -33,6 +34,7 @@ from .settings import (
     digest,
     recreate,
     recreate_algorithm,
+    without_computations,
 )
 from .simulate import check_run, remake_problem, simulate
 from .simulation import Simulation
@@ -57,7 +59,8 @@ def compare(
     seeds: runs of one seed start alike and select the same clients and rows.
     run_dir: a directory with a run directory for each cell; cells that are done there are read, interrupted
         ones go on, and a later call may add algorithms and seeds.
-    baseline: the label that ratios and differences refer to; by default the first.
+    baseline: the label that ratios and differences refer to; by default the first. In a run_dir it is kept, and one
+        that is given later replaces it.
     targets: pairs such as ("accuracy", 0.8): the comparison also tells the work until they were reached (see
         `Comparison.to_target`). In a run_dir they are kept, and a later call may add some.
     settings: `simulate`'s other arguments.
@@ -75,12 +78,13 @@ def compare(
     labels = tuple(algorithms)
     checks.choice("baseline", labels[0] if baseline is None else baseline, labels)
     seeds = checked_seeds(seeds)
+    rounds = checks.integer("rounds", rounds, at_least=1)
     _check_settings(problem, algorithms, rounds, settings)
     targets = checked_targets(targets, problem)
     folder = None if run_dir is None else Path(run_dir)
-    baseline = labels[0] if baseline is None else baseline
     told = {"seeds": seeds, "rounds": rounds, "targets": targets} | settings
     cells, targets = _plan(folder, problem, algorithms, baseline, told)
+    baseline = labels[0] if baseline is None else baseline
     runs: dict[str, dict[int, RunRecord]] = {label: {} for label in labels}
     missing = {label: dict.fromkeys(seeds, "not begun") for label in labels}
     try:
@@ -96,6 +100,11 @@ def compare(
                     del missing[label][seed]
                 except DivergenceError as error:
                     missing[label][seed] = str(error)
+                except Interrupted as error:
+                    if error.round == rounds:  # in its last round
+                        runs[label][seed] = _record(error.result)
+                        del missing[label][seed]
+                    raise
     except KeyboardInterrupt as error:  # to go on with the whole comparison
         if folder is not None and not isinstance(error, Interrupted):
             raise  # at once; it is on disk
@@ -132,7 +141,6 @@ def _check_settings(
         if name not in known:
             own = "seeds, run_dir, baseline, targets"
             raise TypeError(f"compare has no argument {name!r}: there are {own}, {', '.join(known)}")
-    checks.integer("rounds", rounds, at_least=1)
     check_run(**settings)
     names = ("participation", "initial_params", "execution", *CONDITIONS)
     shared = {name: settings[name] for name in names if name in settings}
@@ -152,7 +160,7 @@ def read_comparison(path: Any) -> Comparison:
     for label, cell in plan["cells"].items():
         for seed in plan["seeds"]:
             place = folder / cell["folder"] / f"seed-{seed}"
-            status = read_json(place / STATUS) if (place / SETTINGS).exists() else {"status": "not begun"}
+            status = read_status(place) if (place / SETTINGS).exists() else {"status": "not begun"}
             if status["status"] == "finished":
                 runs[label][seed] = read_run(place)
             else:
@@ -189,7 +197,7 @@ def _plan(
     folder: Path | None,
     problem: Problem,
     algorithms: Mapping[str, Algorithm],
-    baseline: str,
+    baseline: str | None,
     settings: Mapping[str, Any],
 ) -> tuple[dict[str, str], list[tuple[str, float]]]:
     """label -> the cell's folder, and all targets; written down, with what was there before and enough to go on."""
@@ -204,11 +212,15 @@ def _plan(
         "execution": (settings.get("execution") or Execution()).settings(),
         **describe_conditions(*(settings.get(name) for name in CONDITIONS)),
     }
-    told = {"problem": describe_problem(problem), "settings": kept}
+    told = {"versions": versions(), "problem": describe_problem(problem), "settings": kept}
     known: dict[str, Any] = {"cells": {}, "seeds": []}
     if (folder / CELLS).exists():
         known = _read_plan(folder)
-        _refuse_differences(folder, known, told)
+    # With other versions each run warns by itself.
+    same = known.get("versions", told["versions"]) == told["versions"]
+    comparable = dict if same else without_computations
+    if known["cells"]:
+        _refuse_differences(folder, known, told, comparable)
     cells = dict(known["cells"])
     for label, algorithm in algorithms.items():
         name = re.sub(r"[^A-Za-z0-9.=-]+", "-", label).strip("-.") or "cell"
@@ -216,11 +228,12 @@ def _plan(
             name += "-"
         described = describe_algorithm(algorithm, problem)
         if label in cells:
-            _refuse(folder, differences(cells[label]["algorithm"], described, label))
+            _refuse(folder, differences(comparable(cells[label]["algorithm"]), comparable(described), label))
         cells[label] = {"folder": cells.get(label, {}).get("folder", name), "algorithm": described}
     seeds = sorted({*known["seeds"], *settings["seeds"]})
     targets = list(dict.fromkeys([*_targets(known), *settings["targets"]]))
-    plan = {"baseline": known.get("baseline", baseline), "seeds": seeds, "targets": targets, **told, "cells": cells}
+    baseline = baseline or known.get("baseline", next(iter(algorithms)))
+    plan = {"baseline": baseline, "seeds": seeds, "targets": targets, **told, "cells": cells}
     try:
         if hosts.is_first():
             folder.mkdir(parents=True, exist_ok=True)
@@ -230,14 +243,17 @@ def _plan(
     return {label: cell["folder"] for label, cell in cells.items()}, targets
 
 
-def _refuse_differences(folder: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """All cells are of one problem and have the same rounds and the like."""
+def _refuse_differences(
+    folder: Path, there: Mapping[str, Any], now: Mapping[str, Any], comparable: Callable[[Any], dict[str, Any]]
+) -> None:
+    """All cells are of one problem, as far as `comparable` leaves it, and have the same rounds and the like."""
 
-    def comparable(plan: Mapping[str, Any]) -> dict[str, Any]:
-        problem = {name: value for name, value in plan["problem"].items() if name not in ("recipe", "optimal_loss")}
+    def shared(plan: Mapping[str, Any]) -> dict[str, Any]:
+        problem = comparable(plan["problem"])
+        problem = {name: value for name, value in problem.items() if name not in ("recipe", "optimal_loss")}
         return {"problem": problem, **dict.fromkeys(CONDITIONS), **plan["settings"]}
 
-    _refuse(folder, differences(comparable(there), comparable(now)))
+    _refuse(folder, differences(shared(there), shared(now)))
 
 
 def _refuse(folder: Path, differing: Iterable[str]) -> None:

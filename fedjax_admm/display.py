@@ -73,7 +73,8 @@ def _short(value: Any) -> str:
     array = np.asarray(value)
     if array.ndim == 0:
         return f"{array.item():g}" if np.issubdtype(array.dtype, np.number) else str(array)
-    return f"{array.min():g} to {array.max():g}, one for each of {len(array)} clients"
+    rounds = f" in each of {len(array)} rounds" if array.ndim == 2 else ""  # a schedule [rounds, clients]
+    return f"{array.min():g} to {array.max():g}, one for each of {array.shape[-1]} clients{rounds}"
 
 
 def _framed(title: str, table: Table | None = None, beside: str = "") -> str:

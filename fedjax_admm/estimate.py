@@ -29,7 +29,8 @@ class Estimate:
     device_lanes: int  # of all lanes: a solve's carry, and the cohort's results
     host_state: int  # with population="host", once every client was selected
     disk: int  # likewise with population="disk"; up to three times as much between checkpoints
-    most_gradients: int  # per-example gradients of a round if every solve does its maximum, looks included
+    most_gradients: int  # per-example gradients of a round if every solve does its maximum, looks included, a line
+    # search's own not
     lanes: int
     devices: int
 
@@ -61,7 +62,9 @@ def estimate(
     carry = 3 * params + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(optimizer))
     split = devices if clients % devices == 0 else 1
     sizes = np.sort(np.asarray(problem.data.sizes, np.int64))[-cohort:]
-    looks = 0 if algorithm.criterion.residual is None or algorithm.local.full_gradient else 1
+    full, criterion = algorithm.local.full_gradient, algorithm.criterion
+    looks = 0 if criterion.residual is None or full else 1  # after an epoch: a full gradient is the next step's
+    reference = looks or (full and criterion.reference == "client")
     epochs = int(np.max(np.asarray(algorithm.local.max_epochs)))
     return Estimate(
         device_data=sum(leaf.nbytes for leaf in jax.tree.leaves((problem.data, problem.eval_data))),
@@ -69,7 +72,7 @@ def estimate(
         device_lanes=sim.width * devices * carry + 2 * cohort * params,
         host_state=row * clients if population == "host" else 0,
         disk=(row + 4) * clients if population == "disk" and row else 0,
-        most_gradients=int(sizes.sum()) * (epochs * (1 + looks) + looks),
+        most_gradients=int(sizes.sum()) * (epochs * (1 + looks) + reference),
         lanes=sim.width,
         devices=devices,
     )

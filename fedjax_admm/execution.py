@@ -55,8 +55,9 @@ class Execution:
 
     def settings(self) -> dict[str, Any]:
         """The arguments, as JSON can hold them."""
+        lanes = self.lanes if isinstance(self.lanes, str) else int(self.lanes)  # which may be NumPy's
         mesh = self.mesh.size if isinstance(self.mesh, jax.sharding.Mesh) else self.mesh
-        return {"lanes": self.lanes, "population": self.population, "mesh": mesh}
+        return {"lanes": lanes, "population": self.population, "mesh": None if mesh is None else int(mesh)}
 
     def width(self, cohort: int, devices: int, problem: Problem, rows: int) -> int:
         """The number of lanes of each device for a cohort of this size and gradients on so many rows.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import display
+from . import checks, display
 from .problem import RESERVED
 from .records import Solves, State
 
@@ -136,8 +136,10 @@ class RunRecord:
         return plot_column(self, column, against=against, scale=scale, axes=axes, label=label)
 
     def __repr__(self) -> str:
-        rounds, loss = len(self.cohorts), self.history["loss"]
-        return f"{type(self).__name__}({rounds} rounds, loss {loss[0]:.6g} -> {loss[-1]:.6g})"
+        loss = self.history["loss"]
+        known = loss[~np.isnan(loss)]  # NaN is a round that was not evaluated: a loss that is one ends the run
+        shown = f"loss {known[0]:.6g} -> {known[-1]:.6g}" if known.size else "not evaluated"
+        return f"{type(self).__name__}({checks.counted(len(self.cohorts), 'round')}, {shown})"
 
     def _repr_html_(self) -> str:
         return display.run_html(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -34,7 +35,7 @@ class Interrupted(KeyboardInterrupt):
         self.round, self.run_dir, self.result = round, run_dir, result
         kept = (
             f"everything is in {run_dir}. To go on: make the same call with the same run_dir, or, for one of the "
-            f"package's examples, fedjax-admm resume {run_dir}"
+            f"package's examples, fedjax-admm resume {shlex.quote(run_dir)}"
             if run_dir is not None
             else "what was done is this error's result: in a notebook, `import sys; result = sys.last_value.result`. "
             "With run_dir= it could go on"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from . import checks, environment, hosts
+from .compare_runs import read_comparison
 from .comparison import Comparison, key_figures
 from .files import read_json
 from .history import Result
 from .run_directory import SETTINGS, STATUS, read_run_settings
+
+
+class EveryRunDivergedError(RuntimeError):
+    """A comparison without a result."""
 
 
 def show_run(result: Result, out: Any, title: str, note: str | None, before: int | None = None) -> None:
@@ -29,18 +35,23 @@ def show_run(result: Result, out: Any, title: str, note: str | None, before: int
     if (peak := environment.peak_memory()) is not None:
         print(f"\nmemory of this process, at most: {peak / 2**30:.2f} GiB")
     if out is not None:
-        print(f"\nin {out}; for pictures: fedjax-admm report {out}")
+        print(f"\nin {out}; for pictures: fedjax-admm report {shlex.quote(str(out))}")
 
 
 def show_comparison(comparison: Comparison, out: Any, complete: bool = False) -> None:
-    """A comparison's tables, on the screen and in its directory; `complete`: it was so before the command."""
+    """A comparison's tables, on the screen and in its directory; `complete`: it was so before the command.
+
+    With a directory, of all that is in it: the command may have added to it.
+    """
     if hosts.is_first():
         if complete:
             _say(f"{out} is already complete")
+        if out is not None:
+            comparison = read_comparison(out)
         # In a file or a pipe a row is one line, however long.
         print(comparison.text(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     if not comparison.by_label():
-        raise ValueError("every run diverged: lower the learning rate, or try other penalties")
+        raise EveryRunDivergedError("every run diverged: lower the learning rate, or try other penalties")
     if out is None or not hosts.is_first():
         return
     forms = {
@@ -51,7 +62,7 @@ def show_comparison(comparison: Comparison, out: Any, complete: bool = False) ->
     }
     for name, text in forms.items():
         (Path(out) / name).write_text(text.rstrip("\n") + "\n")
-    print(f"\nin {out}: table.txt, .csv, .md, .tex; for pictures: fedjax-admm report {out}")
+    print(f"\nin {out}: table.txt, .csv, .md, .tex; for pictures: fedjax-admm report {shlex.quote(str(out))}")
 
 
 def rounds_if_complete(directory: Any) -> int | None:

@@ -70,7 +70,7 @@ class RunDirectory:
                     self._begin(settings, execution)
             else:
                 hosts.after_the_first()
-                self._before = read_json(self.path / STATUS)
+                self._status = read_json(self.path / STATUS)["status"]
             self.execution, self._rounds = read_json(self.path / EXECUTION), settings["rounds"]
             cohort, rounds = execution["cohort"], settings["rounds"]
             self._history = HistoryFile(self.path / "history.csv")
@@ -92,15 +92,15 @@ class RunDirectory:
         if is_run:
             _refuse_differences(self.path, settings)
             execution = read_json(self.path / EXECUTION)
-            self._before = read_json(self.path / STATUS)
-            if self._before["status"] == "diverged":
+            before = read_json(self.path / STATUS)
+            self._status = before["status"]
+            if self._status == "diverged":
                 history = read_history(self.path / "history.csv")
-                raise DivergenceError(self._before["round"], self._before["quantity"], history)
+                raise DivergenceError(before["round"], before["quantity"], history)
             if execution["platform"] != resolved["platform"]:
                 platforms = f"{execution['platform']}, now on {resolved['platform']}"
                 warnings.warn(f"{self.path} was begun on {platforms}: the rest may differ in rounding", stacklevel=4)
         else:
-            self._before = {"status": "running"}
             write_json(self.path / EXECUTION, dict(resolved))
             write_json(self.path / ENVIRONMENT, [])
             self.say("running")
@@ -114,7 +114,7 @@ class RunDirectory:
             round = 0 if found is None else found[0]
             if found is not None:
                 self._checkpoints.forget_after(round)
-            elif written > 1 and self._before["status"] == "finished":
+            elif written > 1 and self._status == "finished":
                 warnings.warn(f"{self.path} has lost its checkpoints: running it again", RuntimeWarning, stacklevel=4)
             if hosts.is_first():
                 if round < self._rounds:
@@ -154,6 +154,7 @@ class RunDirectory:
 
     def say(self, status: str, message: str | None = None, **more: Any) -> None:
         """Writes how the run stands."""
+        self._status = status
         if not hosts.is_first():
             return
         who = {"process": os.getpid(), "host": socket.gethostname()}
@@ -164,7 +165,7 @@ class RunDirectory:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if kind is not None:
+            if kind is not None and self._status != "finished":  # what comes after the last round changes nothing of it
                 ends = {KeyboardInterrupt: "interrupted", DivergenceError: "diverged"}
                 status = next((ends[known] for known in ends if issubclass(kind, known)), "failed")
                 where = {"round": error.round, "quantity": error.quantity} if isinstance(error, DivergenceError) else {}
@@ -274,9 +275,7 @@ def read_run(path: Any) -> StoredRun:
     settings, execution = read_run_settings(folder), read_json(folder / EXECUTION)
     history = read_history(folder / "history.csv") if (folder / "history.csv").exists() else History([])
     rounds = len(history["round"]) - 1 if len(history) else 0
-    status = read_json(folder / STATUS)
-    if status["status"] == "running" and not _in_use(folder):
-        status["status"] = "killed"
+    status = read_status(folder)
     if rounds < 1:
         why = status["message"] or "wait, or resume it"
         raise ValueError(f"the run in {str(path)!r} has no round yet: {why}")
@@ -303,6 +302,14 @@ def read_run_settings(path: Any) -> dict[str, Any]:
     if missing:
         raise DamagedFileError(f"{Path(path) / SETTINGS} is damaged: it has no {min(missing)!r}")
     return settings
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """How the run in a directory stands: its `status`, and a `message` or None."""
+    status = read_json(folder / STATUS)
+    if status["status"] == "running" and not _in_use(folder):
+        status["status"] = "killed"
+    return status
 
 
 def check_place(path: Path, mark: str) -> None:
@@ -335,9 +342,9 @@ def _refuse_differences(path: Path, now: Mapping[str, Any]) -> None:
     if last != versions():
         changed = ", ".join(settings_module.differences(last, versions()))
         warnings.warn(f"{path} was made with other versions ({changed}): the rest may differ in rounding", stacklevel=5)
-        for described in (there, now):  # another version may write the same computation in another way
-            described["problem"].pop("computes", None)
-            described["algorithm"].pop("optimizer_step", None)
+        for described in (there, now):
+            for part in ("problem", "algorithm"):
+                described[part] = settings_module.without_computations(described[part])
     if there["problem"].get("recipe") is None or now["problem"].get("recipe") is None:
         there["problem"].pop("recipe", None)
         now["problem"].pop("recipe", None)

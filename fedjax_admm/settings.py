@@ -179,6 +179,14 @@ def differences(there: Any, now: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {_short(there)} there, {_short(now)} now"
 
 
+def without_computations(described: Mapping[str, Any]) -> dict[str, Any]:
+    """A problem's or an algorithm's description without digests of what it computes.
+
+    Another version of JAX or optax may write the same computation in another way.
+    """
+    return {name: value for name, value in described.items() if name not in ("computes", "optimizer_step")}
+
+
 def digest(tree: Any) -> str | None:
     """A digest of every number of a pytree; None of None."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)

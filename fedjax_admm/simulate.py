@@ -210,9 +210,9 @@ class _Run:
         else:
             state, done, solves = sim.restored(found.state), found.round, [found.solves]
             log.resume(found.rows)
-        quick = 1  # rounds that fit into SECONDS_A_DISPATCH
+        quick, stop = 1, False  # rounds that fit into SECONDS_A_DISPATCH; whether it is to stop
         with Progress(self._rounds, self._progress, done) as shown:
-            while done < self._rounds:
+            while done < self._rounds and not stop:
                 count = min(self._most, quick, self._rounds - done, self._every - done % self._every)
                 state, new, seconds = self._dispatch(state, done, count, log, directory, interrupts)
                 solves.append(new)
@@ -227,11 +227,12 @@ class _Run:
                 quick, stop, due = hosts.greatest(quick, interrupts.requested, directory.due())
                 if (stop or due or done == self._rounds) and directory.save(done, partial(sim.saved, state)):
                     sim.was_saved(state)
-                if stop and (done < self._rounds or directory.path is None):  # a run on disk is then finished
-                    place = None if directory.path is None else str(directory.path)
-                    raise Interrupted(done, place, self._result(state, done, log, solves))
-        directory.say("finished")
-        return self._result(state, self._rounds, log, solves)
+        if done == self._rounds:
+            directory.say("finished")
+        result = self._result(state, done, log, solves)
+        if stop:
+            raise Interrupted(done, None if directory.path is None else str(directory.path), result)
+        return result
 
     def _result(self, state: State, done: int, log: RunLog, solves: list[Solves]) -> Result:
         """What there is after `done` rounds, whose solves are in blocks [rounds, cohort]."""

@@ -57,6 +57,9 @@ def test_paper_table_says_what_is_less_than_the_papers(tmp_path):
         "FedADMM-In 0.1*",
     ]
     assert (tmp_path / "table.png").stat().st_size > 1000
+    (begun,) = tmp_path.glob("runs/seed-0/FedADMM-In*/seed-0/history.csv")
+    begun.write_text("".join(begun.read_text().splitlines(keepends=True)[:2]))  # round 0 alone
+    assert "FedADMM-In 0.1" not in ran("paper_table.py", [*arguments, "--report"], cwd=tmp_path)
 
 
 def test_paper_table_draws_where_the_papers_runs_end(tmp_path, monkeypatch):

@@ -94,6 +94,7 @@ BAD = {
     "run linear --population cloud": "population must be",
     "run linear extra": "unexpected extra argument",
     "run mnist-mini --labels-per-client 0": "labels_per_client",
+    "run mnist-mini --partition-seed -1": "partition_seed must be at least 0, got -1",
     "run mnist --data-dir /nowhere": "/nowhere",
     "compare linear --algorithms fedavg,fedadm": "did you mean 'fedadmm'",
     "compare linear --algorithms ,": "at least one",
@@ -231,6 +232,26 @@ def test_compare_goes_on_and_grows(tmp_path, capsys, monkeypatch):
     table = Path("all/table.txt").read_text()
     assert call("resume all --no-progress", capsys)[1].startswith(table.rstrip("\n"))
     assert call("report all", capsys)[0] == 0
+
+
+def test_what_is_added_to_a_comparison_joins_its_tables(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = f"compare linear {SMALL} --out 'my runs'"
+    assert call(f"{text} --algorithms fedavg,fedadmm --seeds 0,1", capsys)[0] == 0
+    code, out, _ = call(f"{text} --algorithms fedadmm-insa --seeds 0", capsys)
+    rows = [line.split("  ")[0] for line in Path("my runs/table.txt").read_text().splitlines()]
+    assert code == 0 and rows[:4] == ["algorithm", "fedavg", "fedadmm 1", "fedadmm-insa 1"]
+    assert "fedadmm-insa 1, seed 1: not begun" in rows
+    assert out.startswith(Path("my runs/table.txt").read_text())
+    assert out.endswith("for pictures: fedjax-admm report 'my runs'\n")  # as a shell takes it
+
+
+def test_a_comparison_without_a_sound_run_failed(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, error = call(f"compare linear {SMALL} --algorithms fedavg --learning-rate 1e30 --out all", capsys)
+    assert code == 1 and "every run diverged: lower the learning rate" in error
+    code, _, error = call("report all", capsys)
+    assert code == 2 and "has no finished run: fedavg, seed 0: round 1" in error
 
 
 def test_a_target_is_kept_with_the_comparison(tmp_path, capsys, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 import numpy as np
 import pytest
@@ -109,6 +110,38 @@ def test_an_interrupted_comparison_goes_on(tmp_path):
     assert sum(map(len, part.runs.values())) == 2 and part.missing["FedAvg"][7] == "not begun"
     whole = compared(run_dir=tmp_path)
     assert repr(whole) == repr(compared()) == repr(fa.read_comparison(tmp_path))
+
+
+def test_a_cell_whose_process_is_gone_is_called_killed(tmp_path):
+    compared(run_dir=tmp_path, seeds=[0], rounds=2)
+    status = tmp_path / "InSa" / "seed-0" / "status.json"
+    status.write_text(status.read_text().replace("finished", "running"))
+    assert fa.read_comparison(tmp_path).notes() == ["InSa, seed 0: killed"]
+
+
+def test_a_baseline_that_is_given_later_is_kept(tmp_path):
+    for baseline, kept in ((None, "FedAvg"), ("InSa", "InSa"), (None, "InSa")):
+        comparison = compared(run_dir=tmp_path, seeds=[0], rounds=2, baseline=baseline)
+        assert comparison.baseline == baseline or baseline is None
+        assert fa.read_comparison(tmp_path).baseline == kept
+
+
+def test_a_comparison_goes_on_with_other_versions(tmp_path):
+    """They may write the same computation in another way; with the same versions it is another computation."""
+    compared(run_dir=tmp_path, seeds=[0], rounds=2)
+    plan = json.loads((tmp_path / "comparison.json").read_text())
+    plan["problem"]["computes"]["loss"] = plan["cells"]["InSa"]["algorithm"]["optimizer_step"] = "written otherwise"
+    (tmp_path / "comparison.json").write_text(json.dumps(plan))
+    with pytest.raises(ValueError, match="computes.loss: .written otherwise. there"):
+        compared(run_dir=tmp_path, seeds=[0, 1], rounds=2)
+    (tmp_path / "comparison.json").write_text(json.dumps(plan | {"versions": plan["versions"] | {"jax": "0.0.1"}}))
+    assert len(compared(run_dir=tmp_path, seeds=[0, 1], rounds=2).runs["InSa"]) == 2
+
+
+def test_numbers_may_be_numpys(tmp_path):
+    execution = fa.Execution(lanes=np.int64(2), mesh=np.int32(1))
+    compared(run_dir=tmp_path, seeds=np.arange(1), rounds=np.int64(2), execution=execution)
+    assert fa.read_comparison(tmp_path).notes() == []
 
 
 def test_labels_that_would_share_a_folder_do_not(tmp_path):

@@ -135,6 +135,8 @@ def test_every_algorithm_shows_its_numbers(name):
 def test_numbers_of_each_client_are_shown_as_a_range():
     shown = cells(fa.fedadmm_in(LOCAL, penalty=PENALTIES))
     assert shown["penalty"] == "0.5 to 4, one for each of 4 clients"
+    schedule = np.tile([0.0, 0.5, 0.0, 0.25], (30, 1))
+    assert cells(fa.Faults(dropout=schedule))["dropout"] == "0 to 0.5, one for each of 4 clients in each of 30 rounds"
 
 
 def test_an_optimizer_without_a_name_is_escaped():

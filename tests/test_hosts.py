@@ -16,6 +16,7 @@ from federations import least_squares
 
 import fedjax_admm as fa
 from fedjax_admm import checkpoints, hosts
+from fedjax_admm.cli import main
 
 TESTS = Path(__file__).parent
 MINUTE = 60
@@ -126,7 +127,7 @@ def wait_for_round(number, path, processes):
     raise AssertionError(f"round {number} did not come")
 
 
-def test_bad_input(monkeypatch):
+def test_bad_input(monkeypatch, capsys):
     import jax
 
     jax.devices()
@@ -135,6 +136,8 @@ def test_bad_input(monkeypatch):
     monkeypatch.setattr(jax._src.xla_bridge, "backends_are_initialized", lambda: False)
     with pytest.raises(ValueError, match="found no cluster .* give coordinator_address, num_processes and process_id"):
         fa.initialize_distributed()
+    assert main(["--distributed", "auto", "run", "linear"]) == 2
+    assert "--distributed auto found no cluster around it: give HOST:PORT,PROCESSES" in capsys.readouterr().err
     monkeypatch.setattr(hosts, "several", lambda: True)
     with pytest.raises(ValueError, match="population='disk' is for one process"):
         run(None, execution=fa.Execution(population="disk"))

@@ -159,6 +159,10 @@ def test_an_estimate_says_what_a_run_will_take():
     assert large.disk == 10 * (row + 4) and small.disk == 0
     assert small.most_gradients >= run("device").history["gradient_samples"].max()
     assert "on disk" in repr(large)
+    full = fa.LocalSolver(learning_rate=0.01, batch_size=None, max_epochs=2)
+    own = fa.fedadmm_in(full, penalty=1.0, c=1e-9, reference="client")  # nothing stops it
+    most = fa.simulate(problem(), own, rounds=2, progress=False).history["gradient_samples"].max()
+    assert fa.estimate(problem(), own).most_gradients == most
 
 
 def test_one_of_a_kind_is_not_many():

@@ -508,10 +508,44 @@ def test_an_interrupt_of_a_comparison_in_memory_leaves_the_runs_that_are_done():
     assert comparison.notes() == ["second, seed 0: interrupted", "third, seed 0: not begun"]
 
 
-def test_an_interrupt_in_the_last_round_leaves_the_whole_result():
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_an_interrupt_in_the_last_round_leaves_the_whole_result(tmp_path, on_disk):
     with pytest.raises(fa.Interrupted) as caught:
-        run(None, rounds=4, evaluate_every=1, on_round=interrupt_in(4))
+        run(tmp_path / "run" if on_disk else None, rounds=4, evaluate_every=1, on_round=interrupt_in(4))
     assert len(caught.value.result.cohorts) == 4
+    assert not on_disk or fa.read_run(tmp_path / "run").status == "finished"
+
+
+def test_an_interrupt_after_the_last_round_leaves_the_run_finished(tmp_path, monkeypatch):
+    """While the result is made, and while a finished run is read again."""
+    made = fa.history.Result
+
+    def interrupted(**parts):
+        os.kill(os.getpid(), signal.SIGINT)
+        return made(**parts)
+
+    for name in ("fresh", "read again"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(sys.modules["fedjax_admm.simulate"], "Result", interrupted)
+            run(tmp_path)
+        assert fa.read_run(tmp_path).status == "finished", name
+
+
+def test_an_interrupt_in_a_cells_last_round_keeps_the_cell(tmp_path):
+    algorithms = {"first": fa.fedavg(LOCAL), "second": fa.fedadmm(LOCAL)}
+    for place in (None, tmp_path):
+        with pytest.raises(fa.Interrupted) as caught:
+            fa.compare(problem_of(), algorithms, 3, run_dir=place, progress=False, on_round=interrupt_in(3))
+        assert caught.value.result.notes() == ["second, seed 0: not begun"]
+    assert fa.read_comparison(tmp_path).notes() == ["second, seed 0: not begun"]
+
+
+def test_a_run_that_stopped_between_evaluations_shows_its_last_loss():
+    with pytest.raises(fa.Interrupted) as caught:
+        run(None, rounds=9, evaluate_every=3, on_round=interrupt_in(4))
+    loss = caught.value.result.history["loss"]
+    done = len(loss) - 1
+    assert repr(caught.value.result) == f"Result({done} rounds, loss {loss[0]:.6g} -> {loss[done - done % 3]:.6g})"
 
 
 def test_a_second_interrupt_ends_it_at_once(tmp_path):

@@ -133,6 +133,7 @@ def mnist_mini(
 
 def _image_example(name: str, data_dir: DataDir, model: Model, *, parts: dict[str, Any], **settings: Any) -> Example:
     clients = checks.integer("num_clients", parts["num_clients"], at_least=1)
+    checks.integer("partition_seed", parts["seed"], at_least=0)
     cohorts = Cohorts(settings["participation"], clients, seed=0)
     cohorts.check_rounds(checks.integer("rounds", settings["rounds"], at_least=1))
     images = load(name, data_dir)

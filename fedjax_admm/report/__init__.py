@@ -66,7 +66,8 @@ def _comparison_page(folder: Path) -> str:
     comparison = read_comparison(folder)
     runs = comparison.by_label()
     if not runs:
-        raise ValueError(f"the comparison in {str(folder)!r} has no finished run yet: wait, or resume it")
+        stand = "; ".join(comparison.notes()[:MOST_NAMES])
+        raise ValueError(f"the comparison in {str(folder)!r} has no finished run: {stand}")
     first = next(run for seeds in comparison.runs.values() for run in seeds.values())
     assert isinstance(first, StoredRun)
     settings = {"comparison": read_json(folder / CELLS), "first run": first.settings}
