@@ -67,6 +67,7 @@ def mesh_of(mesh: Any) -> Mesh | None:
         return None
     if isinstance(mesh, Mesh):
         devices = mesh.devices.ravel()
+        _check_single(devices)
     else:
         number, here = checks.integer("mesh", mesh, at_least=1), jax.devices()
         if number > len(here):
@@ -86,6 +87,16 @@ def mesh_of(mesh: Any) -> Mesh | None:
     return Mesh(devices, (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
 
 
+def _check_single(devices: np.ndarray) -> None:
+    """One device alone is JAX's default: there the data is, and the evaluation."""
+    usual = next(iter(jnp.zeros(()).devices()))
+    if devices.size == 1 and devices[0] != usual:
+        raise ValueError(
+            f"mesh has one device, {devices[0]}, and JAX's default is {usual}: make it the default before the data is "
+            "made, jax.config.update('jax_default_device', ...)"
+        )
+
+
 def replicated(tree: Any, mesh: Mesh | None) -> Any:
     """The tree on every device of the mesh. To be placed once: what is not there is copied at every call.
 
@@ -93,16 +104,24 @@ def replicated(tree: Any, mesh: Mesh | None) -> Any:
     """
     if mesh is None:
         return jax.device_put(tree)
-    everywhere = NamedSharding(mesh, PartitionSpec())
     if mesh.devices.flat[0].platform != "cpu":
-        return placed(tree, jax.tree.map(lambda _: everywhere, tree))
+        return everywhere(tree, mesh)
+    sharding = NamedSharding(mesh, PartitionSpec())
 
     def share(leaf: Any) -> Array:
         host = np.asarray(leaf)  # a view of what is in memory already
         copies = [jax.device_put(host, device, may_alias=True) for device in mesh.local_devices]
-        return jax.make_array_from_single_device_arrays(host.shape, everywhere, copies)
+        return jax.make_array_from_single_device_arrays(host.shape, sharding, copies)
 
     return jax.tree.map(share, tree)
+
+
+def everywhere(tree: Any, mesh: Mesh | None) -> Any:
+    """The tree on every device of the mesh, each with a copy of its own, which may be donated."""
+    if mesh is None:
+        return tree
+    sharding = NamedSharding(mesh, PartitionSpec())
+    return placed(tree, jax.tree.map(lambda _: sharding, tree))
 
 
 def placed(tree: Any, shardings: Any) -> Any:
@@ -155,6 +174,8 @@ def gathered(results: Any, number: int) -> Any:
     if number == 1:
         return results
     leaves, tree = jax.tree.flatten(results)
+    kinds = [leaf.dtype for leaf in leaves]
+    leaves = [leaf.astype(jnp.uint8) if leaf.dtype == bool else leaf for leaf in leaves]
     bits = [lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}") for leaf in leaves]
     groups: dict[Any, list[int]] = {}
     for index, leaf in enumerate(bits):
@@ -163,5 +184,5 @@ def gathered(results: Any, number: int) -> Any:
     sums = lax.psum([flat for flat, _ in packed], AXIS)
     for group, total, (_, unpack) in zip(groups.values(), sums, packed, strict=True):
         for index, leaf in zip(group, unpack(total), strict=True):
-            leaves[index] = lax.bitcast_convert_type(leaf, leaves[index].dtype)
+            leaves[index] = lax.bitcast_convert_type(leaf, leaves[index].dtype).astype(kinds[index])
     return jax.tree.unflatten(tree, leaves)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from . import trees
 from .data.federated import FederatedData
 from .problem import Problem
 
@@ -35,7 +36,8 @@ def evaluate(problem: Problem, params: Any) -> dict[str, float]:
 def evaluate_many(problem: Problem, params: Any) -> list[dict[str, float]]:
     """The same for each of several parameters, leaves [runs, ...]."""
     eval_rows = piece_size(problem.eval_data) if problem.metrics else 0
-    sums = _sums(problem, params, piece_size(problem.data.fields), eval_rows)
+    rows = min(piece_size(problem.data.fields), problem.data.num_positions)  # clients may leave rows out
+    sums = _sums(problem, params, rows, eval_rows)
     # The pieces are added on the host in double precision: 100,000 rows summed in single lose three digits.
     totals = {name: np.sum(np.asarray(pieces, np.float64), axis=-1) for name, pieces in sums.items()}
     totals["loss"] = totals["loss"] + totals.pop("regularizer", 0.0)
@@ -66,7 +68,9 @@ def _sums_of_one(problem: Problem, params: Any, rows: int, eval_rows: int) -> di
         number = jax.tree.leaves(problem.eval_data)[0].shape[0]
         pieces = _pieces(problem.eval_data, number, eval_rows)
         for name, metric in problem.metrics:
-            sums[name] = pieces(lambda batch, _, mask, metric=metric: _masked(mask, metric(params, batch)) / number)
+            sums[name] = pieces(
+                lambda batch, _, mask, metric=metric: _masked(mask, _wide(metric(params, batch))) / number
+            )
     return sums
 
 
@@ -78,10 +82,16 @@ def _weighted_losses(problem: Problem, params: Any, data: FederatedData, rows: i
 
     def piece(batch: Any, positions: Array, mask: Array) -> Array:
         batch = batch if data.index is None else data.take(positions)
-        losses = problem.loss(params, batch)
+        losses = _wide(problem.loss(params, batch))
         return _masked(mask, losses * share[client[positions]].astype(losses.dtype))
 
     return _pieces(fields, number, rows)(piece)
+
+
+def _wide(values: Array) -> Array:
+    """Values of a model that computes in half precision, as a sum of hundreds of them needs them."""
+    narrow = jnp.issubdtype(values.dtype, jnp.floating)
+    return values.astype(trees.at_least_single(values.dtype)) if narrow else values
 
 
 def _masked(mask: Array, values: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -51,14 +52,14 @@ class RunLog:
         """Adds loss and metrics to the last row."""
         began = time.perf_counter()
         values = self._sim.evaluate(state)
-        self.add_evaluation(values, state.server, time.perf_counter() - began)
+        self.add_evaluation(values, lambda: state.server, time.perf_counter() - began)
 
-    def add_evaluation(self, values: dict[str, float], server: Any, seconds: float) -> None:
-        """Adds what was evaluated to the last row, or makes the first one."""
+    def add_evaluation(self, values: dict[str, float], server: Callable[[], Any], seconds: float) -> None:
+        """Adds what was evaluated to the last row, or makes the first one, which needs the server's record."""
         self._last = values
         if not self._rows:
             self._unmeasured = dict.fromkeys(values, np.nan)
-            self._rows.append(self._row(0, penalty_mean=float(self._sim.algorithm.penalty_mean(server))))
+            self._rows.append(self._row(0, penalty_mean=float(self._sim.algorithm.penalty_mean(server()))))
         self._rows[-1].update(values, eval_seconds=seconds)
         if not np.isfinite(self._last["loss"]):
             number = len(self._rows) - 1

@@ -123,7 +123,7 @@ def simulate(
         **describe_conditions(faults, client_time),
         **({} if label is None else {"label": str(label)}),
     }
-    real = trees.scalar_dtype(problem.params_shape if initial_params is None else initial_params)
+    real = trees.scalar_dtype(sim.shapes().params)
     with (
         hosts.together(run_dir),
         RunDirectory(run_dir, settings, sim.resolved(), real, checkpoint_seconds) as directory,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from .algorithms.base import Algorithm
 from .client_time import ClientTime
 from .cohorts import Cohorts, check_cohort
 from .conditions import Conditions
-from .devices import on_one_device, replicated
+from .devices import everywhere, on_one_device, replicated
 from .evaluation import evaluate
 from .execution import Execution
 from .faults import Faults
@@ -141,8 +142,19 @@ class Simulation:
     def init(self) -> State:
         """The state before the first round."""
         if self._stored is not None:
-            return self._stored.init(self._first_params())
-        return population.place(self.init_on_one_device(), self.mesh)
+            return self._on_mesh(self._stored.init(self._first_params()))
+        if self.mesh is None:
+            return self.init_on_one_device()
+        # Where it is to be from the start: everyone's rows may be too much for one device.
+        places = population.shardings(self.shapes(), self.mesh)
+        (problem, algorithm), conditions = self._everything_on_devices()
+        params = everywhere(self._first_params(), self.mesh)
+        return jax.jit(population.init_state, out_shardings=places)(problem, algorithm, params, conditions)
+
+    def _on_mesh(self, state: State) -> State:
+        """What of a stored population's state is on the devices, on all of them: as rounds return it."""
+        params, server = everywhere((state.params, state.server), self.mesh)
+        return dataclasses.replace(state, params=params, server=server)
 
     def init_on_one_device(self) -> State:
         """The same with everyone's rows, wherever the population is to live."""
@@ -154,9 +166,7 @@ class Simulation:
             params = self.problem.init(self._init_key)
             if not bool(trees.all_finite(params)):
                 raise ValueError("init returned parameters that are not finite: remove NaN and inf")
-        # A copy, since the round gives the state's buffers away; with its dtype named, since a weakly typed
-        # start (jnp.full) would make the second round another program.
-        return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), params)
+        return trees.strongly_typed(params)  # a copy, since the round gives the state's buffers away
 
     def shapes(self) -> State:
         """The shapes and dtypes of the state with all clients' rows."""
@@ -182,7 +192,9 @@ class Simulation:
 
     def restored(self, saved: State) -> State:
         """The state that `saved` was made from."""
-        return saved if self._stored is None else self._stored.restored(saved, self._first_params())
+        if self._stored is None:
+            return saved
+        return self._on_mesh(self._stored.restored(saved, self._first_params()))
 
     def round(self, state: State, cohort: Any = None) -> tuple[State, Solves]:
         """One round: the next state and this round's solves [cohort].
@@ -266,9 +278,16 @@ def _checked_params(problem: Problem, initial_params: Any) -> Any:
     if initial_params is None:
         return None
     check_params(initial_params, "initial_params has")
-    expected, given = (jax.tree.map(jnp.shape, tree) for tree in (problem.params_shape, initial_params))
+    expected, given = (jax.tree.structure(tree) for tree in (problem.params_shape, initial_params))
     if expected != given:
-        raise ValueError(f"initial_params must have the shapes of init's parameters, {expected}, got {given}")
+        raise ValueError(f"initial_params must have the structure of init's parameters, {expected}, got {given}")
+    given = jax.tree.map(jnp.asarray, initial_params)
+    for (path, like), leaf in zip(
+        jax.tree_util.tree_leaves_with_path(problem.params_shape), jax.tree.leaves(given), strict=True
+    ):
+        if like.shape != leaf.shape:
+            place = f"initial_params{jax.tree_util.keystr(path)}"
+            raise ValueError(f"{place} must have the shape of init's parameters, {like.shape}, got {leaf.shape}")
     if not bool(trees.all_finite(initial_params)):
         raise ValueError("initial_params is not finite: remove NaN and inf")
-    return initial_params
+    return given

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from . import checks, trees
 from .algorithms.base import Algorithm
-from .devices import on_one_device, replicated
+from .devices import everywhere, on_one_device, replicated
 from .evaluation import evaluate_many
 from .execution import Execution
 from .history import DivergenceError, Result
@@ -118,7 +118,7 @@ def _evaluate(problem: Problem, states: State, logs: Sequence[_Log]) -> None:
     states = on_one_device(states)
     values = evaluate_many(problem, states.params)
     for r, log in enumerate(logs):
-        log.add_evaluation(values[r], trees.take(states.server, r), time.perf_counter() - began)
+        log.add_evaluation(values[r], partial(trees.take, states.server, r), time.perf_counter() - began)
 
 
 def _result(r: int, log: _Log, states: State, cohorts: np.ndarray, solves: Any) -> Result:
@@ -176,7 +176,7 @@ class _Sweep:
 
     def init(self) -> State:
         """The states [runs, ...] before the first round."""
-        return _stack([sim.init_on_one_device() for sim in self._sims])
+        return everywhere(_stack([sim.init_on_one_device() for sim in self._sims]), self._mesh)
 
     def run(self, states: State, cohorts: np.ndarray, most: int, wait: Callable[[Any], Any]) -> tuple[State, RoundInfo]:
         """The rounds with `cohorts` [runs, rounds, cohort], at most `most`: states and infos [runs, rounds, ...]."""

@@ -165,6 +165,14 @@ def cast_floats(tree: Any, dtype: jnp.dtype) -> Any:
 
     def cast(leaf: Any) -> Array:
         leaf = jnp.asarray(leaf)
+        if leaf.dtype == bool:
+            return leaf
         return leaf.astype(dtype if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.int32)
 
     return jax.tree.map(cast, tree)
+
+
+def strongly_typed(tree: Any) -> Any:
+    """The tree as new arrays whose dtypes are named: weakly typed ones (`jnp.full(3, 0.0)`) at the start would make the
+    second round, whose are not, another program."""
+    return jax.tree.map(lambda leaf: jnp.array(leaf, jnp.result_type(leaf)), tree)

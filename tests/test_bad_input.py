@@ -173,7 +173,8 @@ BAD = {
         lambda: problem(metrics={"m": lambda w, b: jnp.mean(squared_error(w, b))}, eval_data=FIELDS), r"metrics\['m'\]"
     ),
     "vector regularizer": (lambda: problem(regularizer=lambda w: w), "regularizer must return one number"),
-    "initial shape": (lambda: simulate(initial_params=np.zeros(4)), "initial_params must have the shapes"),
+    "initial shape": (lambda: simulate(initial_params=np.zeros(4)), r"initial_params must have the shape of init's parameters, \(5,\), got \(4,\)"),
+    "initial structure": (lambda: simulate(initial_params={"w": np.zeros(5)}), "initial_params must have the structure of init's"),
     "initial dtype": (lambda: simulate(initial_params=np.zeros(5, int)), "initial_params has .*int64"),
     "initial NaN": (lambda: simulate(initial_params=np.full(5, np.nan)), "initial_params is not finite"),
     "alpha": (lambda: fa.partition.dirichlet([0, 1], 1, alpha=0), "alpha must be above 0"),

@@ -71,22 +71,87 @@ def test_a_run_is_resumed_with_the_devices_it_began_with(tmp_path):
         """
         class Crash(Exception): pass
         problem, *_ = least_squares([6, 11, 3, 8])
-        def run(mesh, on_round=None, where=sys.argv[1]):
+        def run(population, on_round=None, where=None):
             return fa.simulate(problem, INSA, 8, run_dir=where, on_round=on_round, progress=False, checkpoint_seconds=0,
-                               execution=fa.Execution(mesh=mesh))
+                               execution=fa.Execution(population=population))
         def crash(row):
             if row["round"] == 4: raise Crash
-        try: run(None, crash)
-        except Crash: pass
-        result = run(None)
-        whole = run(None, where=None)
-        np.testing.assert_array_equal(result.params, whole.params)
-        np.testing.assert_array_equal(result.state.duals, whole.state.duals)
-        print(fa.read_run(sys.argv[1]).execution["devices"], result.state.duals.sharding.spec)
+        for population in ("device", "host", "disk"):
+            where = f"{sys.argv[1]}/{population}"
+            try: run(population, crash, where)
+            except Crash: pass
+            result, whole = run(population, where=where), run(population)
+            np.testing.assert_array_equal(result.params, whole.params)
+            np.testing.assert_array_equal(np.asarray(result.state.duals), np.asarray(whole.state.duals))
+            assert fa.read_run(where).execution["devices"] == 4  # as many as the cohort, of the eight
+            if population == "device": print(result.state.duals.sharding.spec)
         """,
         str(tmp_path),
     )
-    assert said.startswith("4 ") and "'clients'" in said  # as many as the cohort, of the eight
+    assert "'clients'" in said
+
+
+def test_a_round_is_compiled_once_on_several_devices():
+    """The first state lies where the later ones do; with all rows on one device, half of them would be moved."""
+    in_a_process("""
+        from fedjax_admm import evaluation, population, sweeps
+        problem, *_ = least_squares([6, 11, 3, 8])
+        programs = {"device": population.device_rounds, "host": population.stored._one_round}
+        for kind, program in programs.items():
+            fa.simulate(problem, INSA, 3, progress=False, execution=fa.Execution(mesh=2, population=kind))
+            assert program._cache_size() == 1, kind
+        assert evaluation._sums._cache_size() == 1
+        fa.simulate_many(problem, [(INSA, 0), (INSA, 1)], 3, progress=False, execution=fa.Execution(mesh=2))
+        assert sweeps._rounds._cache_size() == 1 and evaluation._sums._cache_size() == 2  # of one run, and of two
+        state = fa.Simulation(problem, INSA, execution=fa.Execution(mesh=2)).init()
+        assert state.duals.sharding.spec == jax.P("clients") and state.params.sharding.is_fully_replicated
+    """)
+
+
+def test_rows_may_be_booleans():
+    """Who took part, kept by the server as rows of its clients: a mask on any number of devices."""
+    in_a_process("""
+        import jax.numpy as jnp
+        from typing import Any
+        from fedjax_admm.algorithms.base import ModelExchange
+
+        @fa.record
+        class Newcomers(ModelExchange):
+            local: fa.LocalSolver
+            criterion: Any = fa.criteria.run_to_maximum()
+            only: Any = True
+            def init(self, params, clients):
+                return 0.0, {"seen": jnp.zeros(clients.ids.shape, bool)}
+            def subproblems(self, params, server, rows, cohort):
+                return fa.Subproblem()
+            def update(self, params, server, rows, solutions, cohort):
+                new = ~rows["seen"] & self.only
+                weights = new / jnp.maximum(new.sum(), 1)
+                mean = weights @ solutions.params
+                return jnp.where(new.any(), mean, params), server, {"seen": jnp.ones_like(new)}
+
+        problem, *_ = least_squares([6, 11, 3, 8])
+        runs = [fa.simulate(problem, Newcomers(LOCAL), 3, participation=2, progress=False, execution=fa.Execution(mesh=n))
+                for n in (1, 2)]
+        assert [run.state.clients["seen"].dtype for run in runs] == [bool, bool]
+        np.testing.assert_allclose(runs[0].params, runs[1].params, rtol=1e-9)
+    """)
+
+
+def test_a_single_device_is_the_default_one():
+    in_a_process("""
+        first, second = jax.devices()[:2]
+        def used(device):
+            problem, *_ = least_squares([6, 11])
+            execution = fa.Execution(mesh=jax.sharding.Mesh([device], ("any",)))
+            return fa.simulate(problem, INSA, 1, progress=False, execution=execution).params.device
+        assert used(first) == first
+        try: used(second)
+        except ValueError as error: assert "make it the default before the data is made" in str(error)
+        else: raise AssertionError
+        jax.config.update("jax_default_device", second)
+        assert used(second) == second
+    """)
 
 
 def test_no_collective_in_the_lanes_loop():

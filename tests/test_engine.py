@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -158,6 +159,31 @@ def test_nothing_compiles_twice():
     assert population.device_rounds._cache_size() == before
 
 
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_a_start_of_weak_types_compiles_nothing_twice(kind):
+    """An algorithm of one's own may begin with Python's numbers."""
+
+    @fa.record
+    class Counting(ModelExchange):
+        local: fa.LocalSolver
+        criterion: Any = fa.criteria.run_to_maximum()
+
+        def init(self, params, clients):
+            return 0, {"rate": jnp.full(clients.ids.shape, 0.5)}
+
+        def subproblems(self, params, server, rows, cohort):
+            return fa.Subproblem()
+
+        def update(self, params, server, rows, solutions, cohort):
+            return solutions.params.mean(axis=0), server + 1, {"rate": rows["rate"] / 2}
+
+    programs = {"device": population.device_rounds, "host": population.stored._one_round}
+    before = programs[kind]._cache_size()
+    problem, *_ = least_squares([5, 9, 7])
+    run(problem, Counting(fa.LocalSolver(0.05)), rounds=3, execution=fa.Execution(population=kind))
+    assert programs[kind]._cache_size() == before + 1
+
+
 def weak_init(key):
     return jnp.full(5, 0.1)  # weakly typed
 
@@ -274,6 +300,56 @@ def test_loss_and_metrics_are_those_of_the_data():
     np.testing.assert_allclose(
         result.history["test_loss"][0], np.mean((test["x"] @ w - test["y"]) ** 2) / 2, rtol=1e-12
     )
+
+
+def test_rows_that_no_client_has_are_not_evaluated():
+    x = np.random.default_rng(0).normal(size=(600, 4))
+    data = fa.FederatedData.from_arrays({"x": x, "y": np.zeros(600)}, [[0, 1], [1, 2]], allow_overlap=True)
+    problem = fa.Problem(lambda key: jnp.ones(4), squared_error, data)
+    result = run(problem, ALGORITHMS["fedavg"], rounds=1)
+    losses = x[:3].sum(axis=1) ** 2 / 2
+    np.testing.assert_allclose(result.history["loss"][0], losses @ [0.25, 0.5, 0.25], rtol=1e-12)
+
+
+def test_what_a_model_computes_in_half_precision_is_summed_in_single():
+    def loss(params, batch):
+        return jnp.full(batch["x"].shape[0], 1.5, jnp.bfloat16) + 0 * params.sum().astype(jnp.bfloat16)
+
+    def correct(params, batch):
+        return (batch["x"] < 301).astype(jnp.bfloat16)
+
+    rows = {"x": np.arange(500)}
+    data = fa.FederatedData.from_arrays(rows, [range(499), [499]])
+    problem = fa.Problem(lambda key: jnp.ones(4), loss, data, eval_data=rows, metrics={"accuracy": correct})
+    history = run(problem, ALGORITHMS["fedavg"], rounds=1).history
+    assert history["loss"][0] == pytest.approx(1.5, rel=1e-6)
+    assert history["accuracy"][0] == pytest.approx(301 / 500, rel=1e-6)
+
+
+def test_initial_parameters_may_be_plain_numbers_and_any_pytree():
+    @jax.tree_util.register_pytree_node_class
+    class Line:
+        def __init__(self, w, b):
+            self.w, self.b = w, b
+
+        def tree_flatten(self):
+            return (self.w, self.b), None
+
+        @classmethod
+        def tree_unflatten(cls, _, leaves):
+            return cls(*leaves)
+
+    def loss(line, batch):
+        return 0.5 * (batch["x"] @ line.w + line.b - batch["y"]) ** 2
+
+    data = least_squares([5, 9])[0].data
+    problem = fa.Problem(lambda key: Line(jnp.zeros(5), jnp.zeros(())), loss, data)
+    algorithm = fa.fedadmm(fa.LocalSolver(0.05))
+    plain, arrays = (
+        run(problem, algorithm, rounds=2, initial_params=Line(np.ones(5), b)) for b in (2.0, np.array(2.0))
+    )
+    np.testing.assert_array_equal(plain.params.w, arrays.params.w)
+    assert np.isfinite(plain.history["loss"]).all() and plain.params.b.dtype == arrays.params.b.dtype
 
 
 @pytest.mark.parametrize("unselected", ["current", "sent"])

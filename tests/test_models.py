@@ -163,6 +163,20 @@ def test_normalisation():
     np.testing.assert_allclose(to_float(x, models.CIFAR10), expected, rtol=1e-5, atol=1e-6)
     floats = jnp.asarray([[1.5]], jnp.float64)
     assert to_float(floats, None) is floats
+    np.testing.assert_array_equal(to_float(x.astype(jnp.int32), models.CIFAR10), to_float(x, models.CIFAR10))
+    with pytest.raises(ValueError, match="normalization has 3 channels and the input's last axis 1"):
+        models.resnet20((28, 28, 1))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16, bool, np.float32])
+def test_features_that_are_whole_numbers_are_taken_as_they_are(dtype):
+    model, x = models.linear(3), np.array([[1, 0, 1], [0, 1, 1]], dtype)
+    params = model.init(KEY)
+    w = np.asarray(jax.tree.leaves(params)[0])[:, 0]
+    np.testing.assert_allclose(model.apply(params, jnp.asarray(x)), x.astype(np.float32) @ w, rtol=1e-6)
+    np.testing.assert_allclose(  # but bytes are pixels
+        model.apply(params, jnp.asarray(x, jnp.uint8)), x.astype(np.float32) @ w / 255, rtol=1e-6
+    )
 
 
 def test_a_missing_channel_axis_is_one_channel():

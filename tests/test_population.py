@@ -10,7 +10,8 @@ from test_runs import Crash, crash_in, newest
 
 import fedjax_admm as fa
 from fedjax_admm import checkpoints
-from fedjax_admm.population.rows import FileBytes, HostBytes, StoredClients
+from fedjax_admm.population import stored
+from fedjax_admm.population.rows import FileBytes, HostBytes, LazyLeaf, StoredClients
 
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=4)
 ALGORITHMS = {
@@ -92,6 +93,63 @@ def test_the_state_is_a_lazy_view(kind):
     np.testing.assert_array_equal(np.asarray(result.state.penalties), whole.state.penalties)
     with pytest.raises(AttributeError, match="keeps client_params, duals"):
         result.state.momentum  # noqa: B018
+
+
+FIRST = [2, -1, slice(1, 3), slice(None, None, -2), [3, 3, 0], np.array([[0, 1], [4, 4]]), np.arange(5) % 2 == 0]
+REST = [(), (0,), (slice(1, 3),), (0, 1), ([0, 1],), (slice(None), [0, 2]), (..., 1), (None,), ([0, 2], [1, 1])]
+
+
+def test_a_lazy_view_is_indexed_as_an_array():
+    """And reads no more than it is asked for."""
+    whole, asked = np.arange(60).reshape(5, 3, 4), []
+
+    class Clients:
+        def take(self, ids):
+            asked.extend(ids)
+            return {"leaf": whole[ids]}
+
+    lazy = LazyLeaf(Clients(), 0, whole.shape, whole.dtype)
+
+    def found(array, index):
+        try:
+            return array[index]
+        except IndexError:
+            return None
+
+    for index in [(first, *rest) if rest else first for first in FIRST for rest in REST] + [(), ..., None, 7, (..., 0)]:
+        expected, got = found(whole, index), found(lazy, index)
+        assert (got is None) == (expected is None), index
+        if expected is not None:
+            np.testing.assert_array_equal(got, expected, err_msg=str(index), strict=True)
+    asked.clear()
+    np.testing.assert_array_equal(lazy[[3, 1, 3], 2], whole[[3, 1, 3], 2])
+    assert asked == [1, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_read_ahead_is_of_one_state(kind):
+    """All clients take part, so that the next cohort of any state is the one that was read for another."""
+    sim = fa.Simulation(problem(), ALGORITHMS["insa"], execution=fa.Execution(population=kind))
+    first, solves = sim.round(sim.init())
+    first, _ = sim.round(first)
+    _, again = sim.round(sim.init())
+    for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(solves), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_only_newcomers_are_started(monkeypatch):
+    """And before the round: on one device the computation would wait for the round's end, and the reading with it."""
+    events = []
+
+    def told(name, function):
+        return lambda *arguments, **options: [events.append(name), function(*arguments, **options)][1]
+
+    for name in ("_start_rows", "_one_round"):
+        monkeypatch.setattr(stored, name, told(name, getattr(stored, name)))
+    run("host", participation=np.array([[0, 1]] * 2 + [[1, 2]] * 12))
+    start, round = "_start_rows", "_one_round"
+    # The next round's rows are asked for before this one's newcomers are known.
+    assert events == [start] + [start, round] * 3 + [round] * 11
 
 
 def test_a_round_at_a_time():

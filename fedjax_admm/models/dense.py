@@ -30,7 +30,7 @@ class Perceptron(nn.Module):
 
 
 def linear(inputs: int, *, use_bias: bool = False) -> Model:
-    """x -> <w, x>: [N, inputs] -> [N], the paper's Example 1.
+    """x -> <w, x>: [N, inputs] -> [N], the paper's Example 1. uint8 are pixels, and divided by 255.
 
     Example:
       >>> model = linear(5000)
@@ -45,7 +45,7 @@ def logistic(
 ) -> Model:
     """Multinomial logistic regression: [N, *input_shape] -> logits [N, classes].
 
-    `input_shape` is that of one example; a number is the length of a vector.
+    `input_shape` is that of one example; a number is the length of a vector. uint8 are pixels, and divided by 255.
 
     Example:
       >>> model = logistic((28, 28, 1), normalization=fa.models.MNIST)
@@ -64,7 +64,8 @@ def mlp(
 ) -> Model:
     """Multilayer perceptron with ReLU: [N, *input_shape] -> logits [N, classes].
 
-    `input_shape` is that of one example; a number is the length of a vector. So is `hidden` of one layer.
+    `input_shape` is that of one example; a number is the length of a vector. So is `hidden` of one layer. uint8 are
+    pixels, and divided by 255.
 
     Example:
       >>> model = mlp((28, 28, 1), hidden=(200, 200), normalization=fa.models.MNIST)    # McMahan's 2NN

@@ -1,7 +1,7 @@
 """Where the clients' stacked state lives: on the devices, in host memory or in a file."""
 
-from .device import device_rounds, init_state, place, shardings
+from .device import device_rounds, init_state, shardings
 from .rows import StoredClients
 from .stored import StoredPopulation
 
-__all__ = ["StoredClients", "StoredPopulation", "device_rounds", "init_state", "place", "shardings"]
+__all__ = ["StoredClients", "StoredPopulation", "device_rounds", "init_state", "shardings"]

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from .. import trees
 from ..algorithms.base import Algorithm
 from ..conditions import Conditions
-from ..devices import AXIS, gathered, placed
+from ..devices import AXIS, gathered
 from ..problem import Problem
 from ..records import State
 from ..rounds import RoundInfo, clients_of, cohort_round
@@ -57,11 +57,6 @@ def state_specs(state: State, mesh: Mesh) -> Any:
     same = PartitionSpec()
     split = PartitionSpec(AXIS) if state.last_epochs.shape[0] % mesh.size == 0 else same
     return State(round=same, params=same, server=same, clients=split, last_epochs=same, offences=same)  # pyright: ignore[reportArgumentType]
-
-
-def place(state: State, mesh: Mesh | None) -> State:
-    """The state on the devices of a mesh."""
-    return state if mesh is None else placed(state, shardings(state, mesh))
 
 
 def shardings(state: State, mesh: Mesh) -> Any:
@@ -131,7 +126,7 @@ def _take_split(clients: Any, ids: Array, devices: int) -> Any:
     def mine(leaf: Array) -> Array:
         place, here = _local(leaf, ids)
         rows = leaf[jnp.where(here, place, 0)]
-        return jnp.where(here.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
+        return jnp.where(here.reshape(-1, *[1] * (rows.ndim - 1)), rows, jnp.zeros((), rows.dtype))
 
     return gathered(jax.tree.map(mine, clients), devices)
 
@@ -155,7 +150,7 @@ def init_state(problem: Problem, algorithm: Algorithm, params: Any, conditions: 
     """z^0, and every client at its start."""
     everyone = jnp.arange(problem.data.num_clients, dtype=jnp.int32)
     clients = clients_of(problem, everyone, trees.scalar_dtype(params))
-    server, rows = algorithm.init(params, clients)
+    server, rows = trees.strongly_typed(algorithm.init(params, clients))
     maximum = trees.per_client(algorithm.local.max_epochs, everyone)
     offences = None if conditions is None else conditions.no_offences(problem.data.num_clients)
     return State(jnp.int32(0), params, server, rows, maximum, offences)

@@ -77,7 +77,7 @@ class FileBytes:
 class StoredClients(Mapping[str, Any]):
     """What an algorithm keeps for each client, name -> pytree of `LazyLeaf` [clients, ...].
 
-    start: ids -> rows of clients at their start, a pytree of arrays [ids, ...].
+    start: ids -> rows of clients at their start, a pytree of arrays [ids, ...], which may be under way on a device.
     like: the shapes of all rows, leaves [clients, ...]; number: of clients.
     versions: whether checkpoints refer to the rows where they are.
     """
@@ -93,14 +93,20 @@ class StoredClients(Mapping[str, Any]):
         self.round = 0  # that the rows are of: a state of another round has none of its own any more
         self._needed: deque[np.ndarray] = deque([self.index[:0]] * 2, maxlen=2)  # by the last two checkpoints
 
-    def take(self, ids: np.ndarray) -> Any:
-        """Rows of clients `ids`, a pytree of arrays [ids, ...]."""
-        rows = jax.tree.map(lambda leaf: np.array(leaf), self._start(ids))
+    def begin(self, ids: np.ndarray) -> Any:
+        """What a later `take` of the same clients needs of a device; None if that is nothing."""
+        return None if np.all(self.index[ids] >= 0) else self._start(ids)
+
+    def take(self, ids: np.ndarray, begun: Any = None) -> Any:
+        """Rows of clients `ids`, a pytree of arrays [ids, ...]; `begun` is what `begin` returned."""
         places = self.index[ids]
         known = np.flatnonzero(places >= 0)
+        if known.size == len(ids):
+            return jax.tree.unflatten(self._structure, self._unpack(self._store.read(places)))
+        rows = jax.tree.map(np.array, self._start(ids) if begun is None else begun)
         if known.size:
-            unpacked = self._unpack(self._store.read(places[known]))
-            for leaf, new in zip(jax.tree.leaves(rows), unpacked, strict=True):
+            read = self._unpack(self._store.read(places[known]))
+            for leaf, new in zip(jax.tree.leaves(rows), read, strict=True):
                 leaf[known] = new
         return rows
 
@@ -188,11 +194,18 @@ class LazyLeaf:
         self.ndim = len(shape)
 
     def __getitem__(self, ids: Any) -> np.ndarray:
-        if isinstance(ids, tuple):
-            return self[ids[0]][(..., *ids[1:]) if np.ndim(ids[0]) == 0 else (slice(None), *ids[1:])]
-        chosen = np.arange(self.shape[0])[ids]
-        rows = jax.tree.leaves(self._clients.take(np.atleast_1d(chosen).ravel()))[self._number]
-        return rows.reshape(*np.shape(chosen), *self.shape[1:])
+        first, *rest = ids if isinstance(ids, tuple) and ids else (ids,)
+        if not isinstance(first, slice):
+            first = np.asarray(first)
+            if first.dtype.kind not in "iu" and (first.dtype.kind != "b" or first.ndim != 1):
+                return np.asarray(self)[ids]  # an ellipsis, a new axis, a mask of several axes: from everyone's
+        chosen = np.arange(self.shape[0])[first]  # one client, or an array of them
+        needed, places = np.unique(chosen, return_inverse=True)
+        rows = jax.tree.leaves(self._clients.take(needed))[self._number]
+        # By an index of the kind that was given, so that NumPy's rules hold for all of them together.
+        if isinstance(first, slice):
+            return rows[:: -1 if (first.step or 1) < 0 else 1][(slice(None), *rest)]
+        return rows[(places.reshape(chosen.shape) if chosen.ndim else 0, *rest)]
 
     def __len__(self) -> int:
         return self.shape[0]

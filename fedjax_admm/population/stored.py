@@ -63,12 +63,12 @@ def _one_round(
 def _init_server(problem: Problem, algorithm: Algorithm, params: Any) -> Any:
     """The server's record at the start; the rows of all clients, which it depends on, are never made."""
     everyone = jnp.arange(problem.data.num_clients, dtype=jnp.int32)
-    return algorithm.init(params, clients_of(problem, everyone, trees.scalar_dtype(params)))[0]
+    return trees.strongly_typed(algorithm.init(params, clients_of(problem, everyone, trees.scalar_dtype(params)))[0])
 
 
 @jax.jit
 def _start_rows(problem: Problem, algorithm: Algorithm, params: Any, ids: Array) -> dict[str, Any]:
-    return algorithm.init(params, clients_of(problem, ids, trees.scalar_dtype(params)))[1]
+    return trees.strongly_typed(algorithm.init(params, clients_of(problem, ids, trees.scalar_dtype(params)))[1])
 
 
 class StoredPopulation:
@@ -85,7 +85,8 @@ class StoredPopulation:
         self._on_disk = kind == "disk"
         self._versions = self._on_disk and folder is not None
         self._folder = folder
-        self._ahead: tuple[np.ndarray, Any] | None = None
+        # What was read for the next round: of which clients' rows, for whom, and the rows.
+        self._ahead: tuple[weakref.ref[StoredClients], np.ndarray, Any] | None = None
 
     def init(self, params: Any) -> State:
         """z^0, and every client at its start."""
@@ -104,7 +105,7 @@ class StoredPopulation:
         first = jax.tree.map(jnp.copy, params)  # z^0: the state's own will be given away
 
         def start(ids: np.ndarray) -> Any:
-            return jax.device_get(_start_rows(self._problem, self._algorithm, first, jnp.asarray(ids, jnp.int32)))
+            return _start_rows(self._problem, self._algorithm, first, jnp.asarray(ids, jnp.int32))
 
         temporary = Path(tempfile.mkdtemp()) if self._on_disk and self._folder is None else None
         folder = self._folder or temporary
@@ -132,15 +133,18 @@ class StoredPopulation:
         params, server, infos = state.params, state.server, []
         for k, ids in enumerate(cohorts):
             rows = self._rows_of(clients, ids)
+            following = cohorts[k + 1] if k + 1 < len(cohorts) else upcoming
+            # Before the round: on one device what is asked for later comes after it.
+            begun = None if following is None else clients.begin(following)
             epochs, counts = last_epochs[ids], None if offences is None else offences[ids]
             params, server, new, info = _one_round(
                 *placed, params, server, rows, ids, epochs, key, np.int32(state.round + k), conditions, counts, **static
             )
-            following = cohorts[k + 1] if k + 1 < len(cohorts) else upcoming
-            ahead = None if following is None else clients.take(following)  # while the device computes
+            ahead = None if following is None else clients.take(following, begun)  # while the device computes
             new, info = wait((new, info))
             clients.put(ids, new)
-            self._ahead = None if following is None else (following, _handed_over(ahead, following, new, ids))
+            if following is not None:
+                self._ahead = weakref.ref(clients), following, _handed_over(ahead, following, new, ids)
             last_epochs[ids] = np.maximum(info.solves.epochs, 1)
             if conditions is not None:
                 last_epochs[ids], counts = conditions.remembered(epochs, counts, info.solves)
@@ -156,8 +160,8 @@ class StoredPopulation:
 
     def _rows_of(self, clients: StoredClients, ids: np.ndarray) -> Any:
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and np.array_equal(ahead[0], ids):
-            return ahead[1]
+        if ahead is not None and ahead[0]() is clients and np.array_equal(ahead[1], ids):
+            return ahead[2]
         return clients.take(ids)
 
     def saved(self, state: State) -> State:
