@@ -119,22 +119,24 @@ def test_rows_may_be_booleans():
         class Newcomers(ModelExchange):
             local: fa.LocalSolver
             criterion: Any = fa.criteria.run_to_maximum()
-            only: Any = True
+            everyone: Any = False
             def init(self, params, clients):
                 return 0.0, {"seen": jnp.zeros(clients.ids.shape, bool)}
             def subproblems(self, params, server, rows, cohort):
                 return fa.Subproblem()
             def update(self, params, server, rows, solutions, cohort):
-                new = ~rows["seen"] & self.only
-                weights = new / jnp.maximum(new.sum(), 1)
-                mean = weights @ solutions.params
-                return jnp.where(new.any(), mean, params), server, {"seen": jnp.ones_like(new)}
+                counted = jnp.where(~self.everyone, ~rows["seen"], True)
+                mean = counted / jnp.maximum(counted.sum(), 1) @ solutions.params
+                return jnp.where(counted.any(), mean, params), server, {"seen": jnp.ones_like(rows["seen"])}
 
         problem, *_ = least_squares([6, 11, 3, 8])
-        runs = [fa.simulate(problem, Newcomers(LOCAL), 3, participation=2, progress=False, execution=fa.Execution(mesh=n))
-                for n in (1, 2)]
-        assert [run.state.clients["seen"].dtype for run in runs] == [bool, bool]
-        np.testing.assert_allclose(runs[0].params, runs[1].params, rtol=1e-9)
+        def run(mesh, **fields):
+            return fa.simulate(problem, Newcomers(LOCAL, **fields), 3, participation=3, progress=False,
+                               execution=fa.Execution(mesh=mesh))
+        one, two, everyone = run(1), run(2), run(1, everyone=True)
+        assert two.state.clients["seen"].dtype == bool
+        np.testing.assert_allclose(one.params, two.params, rtol=1e-9)
+        assert np.abs(one.params - everyone.params).max() > 1e-3
     """)
 
 
