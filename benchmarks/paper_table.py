@@ -7,7 +7,7 @@ shards (Examples 2 and 3), cohorts, rows and start, which its runs share. `--row
 as "FedADMM-In 0.1,FedADMM-InSa 10". The paper's FedAvg averages all clients' last models; the usual one, over the
 selected, is a row of its own. Runs are kept under `--out`: the same command goes on where it was stopped, and
 `--report` prints what is there, unfinished runs too, without running anything. `--results PREFIX` writes the table to
-PREFIX.csv and the curves to PREFIX.png.
+PREFIX.csv, and the curves to PREFIX-curves.csv and PREFIX.png.
 
 A row that was run at less than the paper's size is marked with *, and below the table it says what was less.
 """
@@ -52,6 +52,8 @@ PAPER: dict[str, tuple[tuple[float, float], ...]] = {
 ROWS = ("FedAvg (selected)", *PAPER)
 QUOTED = (35.4, 49.0, 16.6)  # the mean of FedADMM-In's reductions that the paper's text states, by example
 FULL = {"rounds": (300, 300, 300), "clients": (200, 200, 10), "epochs": (20, 20, 10)}
+
+WORK = ("epochs", "gradient_samples", "criterion_samples", "penalty_mean")  # beside the curves' losses and metrics
 
 
 def algorithm(example: fa.examples.Example, row: str) -> Any:
@@ -241,6 +243,8 @@ def main() -> None:
     print("\n".join([str(shown), *notes]))
     if args.results:
         results.write_csv(f"{args.results}.csv", shown.csv(), notes, runs=list(every.values()))
+        curves = results.every_round(runs, (*WORK, *next(iter(every.values())).history.evaluated))
+        results.write_csv(f"{args.results}-curves.csv", curves, runs=list(every.values()))
         draw(f"{args.results}.png", runs, args.example)
 
 

@@ -11,11 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import fedjax_admm as fa
 from fedjax_admm.environment import environment
 from fedjax_admm.flags import value
 from fedjax_admm.plots import figures
 from fedjax_admm.run_directory import StoredRun
+from fedjax_admm.tables import Table
+
+# Of these the history has each round's own: curves are drawn over their sums.
+SUMS = ("gradient_samples", "criterion_samples", "communicated_floats", "simulated_seconds")
 
 
 def one_line_errors(main: Callable[[], None]) -> None:
@@ -79,6 +85,22 @@ def stacked(tables: Mapping[Any, str], name: str = "penalty") -> str:
         f"{key if isinstance(key, str) else f'{key:g}'},{line}" for key, found in lines.items() for line in found[1:]
     ]
     return "\n".join([f"{name},{header}", *rows]) + "\n"
+
+
+def every_round(runs: Mapping[str, Mapping[int, fa.RunRecord]], columns: Sequence[str]) -> str:
+    """The numbers behind curves: a line for each round that was evaluated, of every label and seed.
+
+    columns: of the history, what is counted summed up to there; or "epochs", of all clients, likewise.
+    """
+    lines = []
+    for label, seeds in runs.items():
+        for seed, run in seeds.items():
+            own = {name: np.cumsum(run.history[name]) for name in SUMS if name in run.history}
+            own["epochs"] = np.cumsum([0, *np.sum(run.epochs, axis=1, dtype=np.int64)])
+            values = [own.get(name, run.history.get(name)) for name in columns]
+            for k in np.flatnonzero(np.isfinite(run.history["loss"])):
+                lines.append((label, str(seed), str(k), *(f"{column[k]:.10g}" for column in values)))
+    return Table(("method", "seed", "round", *columns), tuple(lines)).csv()
 
 
 def every_run(comparisons: Iterable[fa.Comparison]) -> list[fa.RunRecord]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from results import draw, numbers, one_line_errors, write_csv
+from results import draw, every_round, numbers, one_line_errors, write_csv
 
 import fedjax_admm as fa
 from fedjax_admm.tables import Table
@@ -53,19 +53,7 @@ def table(comparison: fa.Comparison, time: fa.ClientTime, floats: Mapping[str, i
     return Table((*reached.header, "s a round", "busy", "excess at the end"), tuple(rows))
 
 
-COLUMNS = ("simulated_seconds", "gradient_samples", "communicated_floats")
-
-
-def every_round(comparison: fa.Comparison) -> Table:
-    """Every round of every run, cumulative."""
-    rows = []
-    for label, seeds in comparison.runs.items():
-        for seed, run in seeds.items():
-            sums = np.cumsum([run.history[name] for name in COLUMNS], axis=1)
-            for k, excess in enumerate(run.history["excess_loss"]):
-                numbers = (f"{value:.7g}" for value in (*sums[:, k], excess))
-                rows.append((label, str(seed), str(k), *numbers))
-    return Table(("method", "seed", "round", *COLUMNS, "excess_loss"), tuple(rows))
+COLUMNS = ("simulated_seconds", "gradient_samples", "communicated_floats", "excess_loss")
 
 
 def main() -> None:
@@ -91,7 +79,7 @@ def main() -> None:
     print(f"slowest, median and fastest client: {spread} gradients a second")
     print(f"to a loss {target:g} above the optimum, mean over seeds {given['seeds']}:\n")
     print(table(comparison, time, floats, target).markdown())
-    write_csv(f"{given['results']}.csv", every_round(comparison).csv())
+    write_csv(f"{given['results']}.csv", every_round(comparison.runs, COLUMNS))
     panels = {f"initial penalty {given['penalty']:g}": comparison.by_label()}
     draw(f"{given['results']}.png", panels, "excess_loss", ("rounds", "gradients", "time"), target)
 

@@ -57,6 +57,14 @@ def test_paper_table_says_what_is_less_than_the_papers(tmp_path):
         "FedADMM-In 0.1*",
     ]
     assert (tmp_path / "table.png").stat().st_size > 1000
+    curves = [line.split(",") for line in (tmp_path / "table-curves.csv").read_text().splitlines() if line[0] != "#"]
+    assert (
+        curves[0] == "method seed round epochs gradient_samples criterion_samples penalty_mean loss excess_loss".split()
+    )
+    rounds = {(line[0], line[2]): [float(number) for number in line[3:]] for line in curves[1:]}
+    assert list(rounds) == [(row, k) for row in ("FedAvg (all)", "FedADMM-In 0.1") for k in "02"]  # those evaluated
+    assert rounds["FedAvg (all)", "2"][:2] == [2, 2 * 250]  # a client of 250 rows a round, an epoch
+    assert rounds["FedADMM-In 0.1", "2"][2] == 2 * 250  # the reference at z
     (begun,) = tmp_path.glob("runs/seed-0/FedADMM-In*/seed-0/history.csv")
     begun.write_text("".join(begun.read_text().splitlines(keepends=True)[:2]))  # round 0 alone
     assert "FedADMM-In 0.1" not in ran("paper_table.py", [*arguments, "--report"], cwd=tmp_path)
