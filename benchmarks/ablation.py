@@ -19,7 +19,7 @@ import argparse
 import dataclasses
 from typing import Any
 
-from results import every_run, numbers, one_line_errors, stacked, write_csv
+from results import every_run, numbers, one_line_errors, prefix, stacked, write_csv
 
 import fedjax_admm as fa
 
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--evaluate-every", type=int, default=5)
     parser.add_argument("--devices", type=int, help="CPU devices; by default one per core")
     parser.add_argument("--out", help="where the runs are kept; without it, only in memory")
-    parser.add_argument("--results", metavar="PREFIX")
+    parser.add_argument("--results", metavar="PREFIX", type=prefix)
     args = parser.parse_args()
     fa.use_cpu_devices(args.devices)
     example = PROBLEMS[args.problem]()
@@ -86,6 +86,8 @@ def main() -> None:
         for penalty in numbers("penalties", args.penalties):  # each has its own baseline
             place = None if args.out is None else f"{args.out}/{title}-{penalty:g}"
             found[penalty] = fa.compare(example.problem, make(example, penalty), run_dir=place, **settings)
+            if place is not None:  # with what each run was made with
+                found[penalty] = fa.read_comparison(place)
             print(f"{title}, initial penalty {penalty:g}\n{found[penalty]}\n", flush=True)
         if args.results:
             notes = [f"penalty {penalty:g}: {note}" for penalty, each in found.items() for note in each.notes()]

@@ -6,13 +6,15 @@
 
 The problem is an example's name (linear, mnist, cifar10, mnist-mini), "logistic" (multinomial regression on the images
 of mnist-mini, clients by Dirichlet(0.3) labels), or module:function, a function that returns an `Example`; `--set` are
-its arguments. A criterion is
+its arguments. Seeds change the start, the cohorts and the order of rows, not the data or its partition. A criterion is
 
     fixed                       every solve does its maximum of epochs
     exact, epoch_mean, verified the paper's relative criterion with this residual; with "-client" after it, relative to
                                 the client's own residual, as in (3.7)
     NAME(NUMBER, ...)           one of fa.criteria, such as sampling_noise(1), decaying_squared_tolerance(100,0.95) or
                                 relative_residual(sigma=0.5), FedProx's gamma; a word after the numbers is its residual
+
+as for `fedjax-admm compare --criteria`, which has the same for the package's own examples.
 
 Prints a table for each penalty, with the first criterion as baseline, of "verified" how often the exact look refused,
 and with each `--target` the work until a loss or a metric is there. `--out` keeps the runs, a comparison for each
@@ -24,20 +26,18 @@ from __future__ import annotations
 
 import argparse
 import pkgutil
-import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from results import arguments_of, draw, every_run, numbers, one_line_errors, stacked, write_csv
+from results import arguments_of, draw, every_run, make, numbers, one_line_errors, prefix, stacked, write_csv
 
 import fedjax_admm as fa
 from fedjax_admm import checks
 from fedjax_admm.cli import EXAMPLES, target_of
 from fedjax_admm.evaluation import evaluated_columns
-from fedjax_admm.flags import value
-
-SPLIT = re.compile(r",(?![^(]*\))")  # commas outside parentheses
+from fedjax_admm.named_criteria import split
 
 
 def logistic(
@@ -63,44 +63,20 @@ def maker(name: str) -> Callable[..., fa.examples.Example]:
         raise ValueError(f"problem must be one of {', '.join(known)} or module:function, got {name!r}")
     try:
         return pkgutil.resolve_name(name)
-    except AttributeError as error:
+    except (AttributeError, ImportError) as error:
         raise ValueError(f"problem {name!r} must be a module and a function in it: {error}") from None
 
 
-def algorithm(example: fa.examples.Example, name: str, penalty: float, criterion: str) -> Any:
-    """An algorithm of the example with one of the criteria above."""
-    if criterion == "fixed":
-        return example.algorithm(name, penalty, criterion=fa.criteria.run_to_maximum())
-    residual, _, client = criterion.partition("-")
-    if residual in fa.criteria.RESIDUALS and client in ("", "client"):
-        if getattr(example.algorithm(name, penalty), "penalty", None) is None:
-            raise ValueError(
-                f"--criteria {criterion} takes its sigma from the penalty, and {name} has none: give "
-                f"relative_residual(sigma=0.5,{residual}), or another number"
-            )
-        reference = "client" if client else "server"
-        relative = fa.criteria.relative_residual(c=example.c, residual=residual, reference=reference)
-        return example.algorithm(name, penalty, criterion=relative)
-    found = re.fullmatch(r"(\w+)\((.*)\)", criterion)
-    if found is None or found[1].startswith("_") or not callable(make := getattr(fa.criteria, found[1], None)):
-        known = ", ".join(["fixed", *fa.criteria.RESIDUALS])
-        raise ValueError(f"--criteria must be {known}, or NAME(NUMBER, ...) as --help shows, got {criterion!r}")
-    words = [word.strip() for word in found[2].split(",") if word.strip()]
-    arguments = [value(word) for word in words if "=" not in word]
-    named = arguments_of([word for word in words if "=" in word])
-    if arguments and isinstance(arguments[-1], str):
-        named["residual"] = arguments.pop()
-    return example.algorithm(name, penalty, criterion=make(*arguments, **named))
-
-
-def refusals(comparison: fa.Comparison, labels: Sequence[str], sizes: np.ndarray) -> list[str]:
-    """Of `labels`, whose criterion is "verified": how often the mean said stop and the exact look did not."""
+def refusals(comparison: fa.Comparison, methods: Mapping[str, Any], sizes: np.ndarray) -> list[str]:
+    """Of the methods whose residual is "verified": how often the mean said stop and the exact look did not."""
     notes = []
-    for label in labels:
+    for label, method in methods.items():
+        if method.criterion.residual != "verified" or method.local.full_gradient:  # then every residual is exact
+            continue
         asked = refused = vain = 0
         for run in comparison.runs[label].values():
-            # Of a solve's passes for the criterion the first is the reference at z.
-            looks = run.solves.criterion_samples // sizes[run.cohorts] - 1
+            # A solve's passes for the criterion, without the reference's.
+            looks = run.solves.criterion_samples // sizes[run.cohorts] - (method.criterion.reference is not None)
             agreed = run.solves.stop_reason == "criterion"
             asked, refused = asked + looks.sum(), refused + (looks - agreed).sum()
             vain += looks[~agreed].sum()
@@ -125,40 +101,41 @@ def main() -> None:
     parser.add_argument("--evaluate-every", type=int, default=1)
     parser.add_argument("--devices", type=int, help="CPU devices; by default one per core")
     parser.add_argument("--out", help="where the runs are kept; without it, only in memory")
-    parser.add_argument("--results", metavar="PREFIX")
+    parser.add_argument("--results", metavar="PREFIX", type=prefix)
     args = parser.parse_args()
     seeds, penalties = numbers("seeds", args.seeds, int), numbers("penalties", args.penalties)
     targets = [target_of(text) for text in args.target]
     fa.use_cpu_devices(args.devices)
     sizes = arguments_of(args.set) | ({} if args.rounds is None else {"rounds": args.rounds})
-    example = maker(args.problem)(**sizes)
+    example = make(maker(args.problem), sizes)
     for column, _ in targets:
         checks.choice("--target", column, evaluated_columns(example.problem))
     names = [name.strip().replace("-", "_") for name in args.algorithms.split(",")]
-    cells = {
-        f"{name.replace('_', '-')}, {criterion.strip()}": (name, criterion.strip())
-        for name in names
-        for criterion in SPLIT.split(args.criteria)
+    cells = {f"{name.replace('_', '-')}, {how}": (name, how) for name in names for how in split(args.criteria)}
+    methods = {
+        p: {label: example.algorithm(name, p, criterion=how) for label, (name, how) in cells.items()} for p in penalties
     }
-    methods = {p: {label: algorithm(example, name, p, how) for label, (name, how) in cells.items()} for p in penalties}
     settings = {"seeds": seeds, "targets": targets, "evaluate_every": args.evaluate_every, **example.run_settings}
-    verified = [label for label, (_, how) in cells.items() if how == "verified"]
     comparisons, notes = {}, []
     for penalty, of in methods.items():  # each has its own baseline
         place = None if args.out is None else f"{args.out}/penalty-{penalty:g}"
-        done = comparisons[penalty] = fa.compare(example.problem, of, run_dir=place, **settings)
-        refused = refusals(done, verified, np.asarray(example.problem.data.sizes))
+        done = fa.compare(example.problem, of, run_dir=place, **settings)
+        refused = refusals(done, of, np.asarray(example.problem.data.sizes))
+        if place is not None:  # with what was there before, and what each run was made with
+            done = fa.read_comparison(place)
+        comparisons[penalty] = done
         print("\n".join([f"initial penalty {penalty:g}\n{done}", *refused, ""]), flush=True)
         notes += [f"penalty {penalty:g}: {note}" for note in [*done.notes(), *refused]]
-    if args.results:
-        keep(args.results, comparisons, notes)
-
-
-def keep(prefix: str, comparisons: dict[float, fa.Comparison], notes: list[str]) -> None:
-    """Tables and figure, of the penalties for which anything is done."""
     done = {penalty: comparison for penalty, comparison in comparisons.items() if comparison.by_label()}
     if not done:
-        raise ValueError("every run diverged: lower the learning rate, or try other penalties")
+        print("criteria.py: every run diverged: lower the learning rate, or try other penalties", file=sys.stderr)
+        sys.exit(1)
+    if args.results:
+        keep(args.results, done, notes)
+
+
+def keep(prefix: str, done: dict[float, fa.Comparison], notes: list[str]) -> None:
+    """Tables and figure, of the penalties for which anything is done."""
     runs = every_run(done.values())
     write_csv(f"{prefix}.csv", stacked({p: found.csv() for p, found in done.items()}), notes, runs)
     targets = next(iter(done.values())).targets

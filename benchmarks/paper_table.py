@@ -51,6 +51,7 @@ PAPER: dict[str, tuple[tuple[float, float], ...]] = {
 }
 ROWS = ("FedAvg (selected)", *PAPER)
 QUOTED = (35.4, 49.0, 16.6)  # the mean of FedADMM-In's reductions that the paper's text states, by example
+MAKERS = (fa.examples.linear_regression, fa.examples.mnist_cnn, fa.examples.cifar10_resnet20)
 FULL = {"rounds": (300, 300, 300), "clients": (200, 200, 10), "epochs": (20, 20, 10)}
 
 WORK = ("epochs", "gradient_samples", "criterion_samples", "penalty_mean")  # beside the curves' losses and metrics
@@ -68,18 +69,22 @@ def make(number: int, seed: int, args: argparse.Namespace) -> fa.examples.Exampl
     sizes = {"num_clients": args.clients, "max_epochs": args.max_epochs, "rounds": args.rounds}
     given = {name: value for name, value in sizes.items() if value is not None}
     if number == 1:
-        return fa.examples.linear_regression(data_seed=seed, **given)
-    maker = fa.examples.mnist_cnn if number == 2 else fa.examples.cifar10_resnet20
-    return maker(data_dir=args.data_dir, partition_seed=seed, **given)
+        return MAKERS[0](data_seed=seed, **given)
+    return MAKERS[number - 1](data_dir=args.data_dir, partition_seed=seed, **given)
 
 
 Runs = dict[str, dict[int, StoredRun]]  # row -> seed -> run
 
 
-def stored(place: Path, rows: Sequence[str], seed: int) -> Runs:
+def stored(place: Path, rows: Sequence[str], seed: int, number: int) -> Runs:
     """The runs of a seed, as far as they are; unfinished ones included, if a round of them is done."""
-    plan = read_json(place / CELLS) if (place / CELLS).exists() else {"cells": {}}
     found: Runs = {}
+    if not (place / CELLS).exists():
+        return found
+    plan = read_json(place / CELLS)
+    name = (plan["problem"]["recipe"] or {}).get("example")
+    if name != MAKERS[number - 1].__name__:
+        raise ValueError(f"--out has runs of {name} in {str(place)!r}, which is not --example {number}: give another")
     for row in rows:
         run = place / plan["cells"].get(row, {}).get("folder", "-") / f"seed-{seed}"
         if (run / SETTINGS).exists() and (run / "history.csv").exists():
@@ -109,7 +114,7 @@ def cells(runs: Mapping[str, Mapping[int, fa.RunRecord]], number: int) -> list[C
         if not seeds:
             continue
         measured = [_measured(run, number) for run in seeds.values()]
-        first = min(seeds.values(), key=lambda run: len(run.cohorts))
+        first = next(iter(seeds.values()))
         sizes = {
             "rounds": len(first.cohorts),
             "clients": first.num_clients,
@@ -182,7 +187,7 @@ def draw(path: str, runs: Runs, number: int) -> None:
     for penalty in penalties:
         rows = {name: name if "(" in name else f"{name} {penalty}" for name in methods}
         drawn = {name: row for name, row in rows.items() if row in runs}
-        chosen[f"initial penalty {penalty}"] = {name: longest(runs[row]) for name, row in drawn.items()}
+        chosen[f"initial penalty {penalty}"] = {name: list(runs[row].values()) for name, row in drawn.items()}
         ends[f"initial penalty {penalty}"] = {name: PAPER[row][number - 1][0] / 100 for name, row in drawn.items()}
     if chosen and number == 1:
         results.draw(path, chosen, "excess_loss")
@@ -190,10 +195,18 @@ def draw(path: str, runs: Runs, number: int) -> None:
         results.draw(path, chosen, "accuracy", levels=ends, level_name="the paper after 300 rounds")
 
 
-def longest(runs: Mapping[int, StoredRun]) -> list[StoredRun]:
-    """Those that are furthest: only runs of equal length have a mean curve."""
-    most = max(len(run.cohorts) for run in runs.values())
-    return [run for run in runs.values() if len(run.cohorts) == most]
+def furthest(runs: Runs) -> tuple[Runs, list[str]]:
+    """Of each row the seeds that have most rounds, since only runs of equal length have a mean; notes on the others."""
+    kept, notes = {}, []
+    for row, seeds in runs.items():
+        most = max(len(run.cohorts) for run in seeds.values())
+        kept[row] = {seed: run for seed, run in seeds.items() if len(run.cohorts) == most}
+        notes += [
+            f"{row}, seed {seed}: left out, at round {len(run.cohorts)} of {most}"
+            for seed, run in seeds.items()
+            if seed not in kept[row]
+        ]
+    return kept, notes
 
 
 def chosen_rows(text: str | None) -> list[str]:
@@ -217,7 +230,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, help="CPU devices; by default one per core")
     parser.add_argument("--out", required=True, help="where the runs are kept")
     parser.add_argument("--report", action="store_true", help="only print what is there")
-    parser.add_argument("--results", metavar="PREFIX")
+    parser.add_argument("--results", metavar="PREFIX", type=results.prefix)
     args = parser.parse_args()
     rows, seeds = chosen_rows(args.rows), results.numbers("seeds", args.seeds, int)
     fa.use_cpu_devices(args.devices)
@@ -229,13 +242,14 @@ def main() -> None:
             algorithms = {row: algorithm(example, row) for row in rows}
             settings = {**example.run_settings, "evaluate_every": args.evaluate_every}
             fa.compare(example.problem, algorithms, seeds=[seed], run_dir=place, **settings)
-        for row, found in stored(place, rows, seed).items():
+        for row, found in stored(place, rows, seed, args.example).items():
             runs[row] |= found
     runs = {row: found for row, found in runs.items() if found}
     if not runs:
         raise ValueError(f"--out {args.out!r} has no run of these rows and seeds yet")
+    runs, left_out = furthest(runs)
     found = cells(runs, args.example)
-    notes = [mean_reduction(found, args.example)]
+    notes = [mean_reduction(found, args.example), *left_out]
     notes += [f"* {cell.row}: {', '.join(cell.less)}" for cell in found if cell.less]
     every = {(row, seed): run for row, found in runs.items() for seed, run in found.items()}
     notes += [f"{row}, seed {seed}: {run.status}" for (row, seed), run in every.items() if run.status != "finished"]

@@ -5,6 +5,9 @@ Tables are CSV files with their origin above them, figures have several panels.
 
 from __future__ import annotations
 
+import argparse
+import functools
+import inspect
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +17,9 @@ from typing import Any
 import numpy as np
 
 import fedjax_admm as fa
+from fedjax_admm import checks
 from fedjax_admm.environment import environment
+from fedjax_admm.files import check_writable
 from fedjax_admm.flags import value
 from fedjax_admm.plots import figures
 from fedjax_admm.run_directory import StoredRun
@@ -45,6 +50,24 @@ def arguments_of(items: Sequence[str]) -> dict[str, Any]:
     return {name: value(text) for name, _, text in pairs}
 
 
+def make(maker: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """An example with the arguments of `--set`."""
+    known = inspect.signature(maker).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        for name in arguments:
+            checks.choice("--set", name, tuple(known))
+    return maker(**arguments)
+
+
+def prefix(text: str) -> str:
+    """For `--results`, before anything is run: where files can be written."""
+    try:
+        check_writable(Path(text).parent, repr(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def numbers(name: str, text: str, kind: Callable[[str], Any] = float) -> list[Any]:
     """Numbers between commas."""
     try:
@@ -56,7 +79,7 @@ def numbers(name: str, text: str, kind: Callable[[str], Any] = float) -> list[An
 def origin(runs: Sequence[fa.RunRecord] = ()) -> list[str]:
     """The command, the date, the versions and the machine, a line each; of runs on disk, what they were made with."""
     environments = [run.environment[-1] for run in runs if isinstance(run, StoredRun) and run.environment]
-    told = environments[0] if environments else environment()
+    told = environments[0] if environments else _now()
     days = sorted({each["started"][:10] for each in environments} or {told["started"][:10]})
     commits = dict.fromkeys(each["commit"] or "not recorded" for each in environments or [told])
     versions = ", ".join(f"{name} {version}" for name, version in told["versions"].items())
@@ -68,6 +91,12 @@ def origin(runs: Sequence[fa.RunRecord] = ()) -> list[str]:
         f"Python {told['python']}, {versions}",
         f"{told['cores']} cores, {told['machine']}, {told['system']}; devices: {', '.join(told['devices'])}",
     ]
+
+
+@functools.cache
+def _now() -> dict[str, Any]:
+    """As it is before the first file is written, which may be in the repository and change it."""
+    return environment()
 
 
 def write_csv(path: str | Path, values: str, notes: Sequence[str] = (), runs: Sequence[fa.RunRecord] = ()) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from results import arguments_of, numbers, one_line_errors, write_csv
+from results import arguments_of, make, numbers, one_line_errors, prefix, write_csv
 
 import fedjax_admm as fa
 from fedjax_admm import checks
@@ -115,15 +115,15 @@ def main() -> None:
     parser.add_argument("--turn", type=int, default=10, help="rounds of a turn")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an argument of the example")
     parser.add_argument("--devices", type=int, help="CPU devices; by default one per core")
-    parser.add_argument("--results", metavar="PREFIX")
+    parser.add_argument("--results", metavar="PREFIX", type=prefix)
     args = parser.parse_args()
     names = [checks.choice("--methods", name.strip(), tuple(METHODS)) for name in args.methods.split(";")]
     if "FedADMM" not in names:
         raise ValueError(f"--methods must have FedADMM among them, which the others are compared with, got {names}")
-    if args.rounds % args.turn or args.rounds < 1:
+    if args.turn < 1 or args.rounds < 1 or args.rounds % args.turn:
         raise ValueError(f"--rounds must be a multiple of --turn, got {args.rounds} and {args.turn}")
     fa.use_cpu_devices(args.devices)
-    example = fa.examples.linear_regression(**arguments_of(args.set))
+    example = make(fa.examples.linear_regression, arguments_of(args.set))
     contestants = {
         (name, penalty): Contestant(example, METHODS[name][0], penalty, METHODS[name][1])
         for penalty in numbers("penalties", args.penalties)

@@ -87,7 +87,7 @@ def counted(number: int, noun: str) -> str:
 
 def choice(name: str, value: Any, options: tuple[str | None, ...]) -> Any:
     """One of a few words, or None where that is an option."""
-    if value not in options:
+    if not isinstance(value, str | None) or value not in options:
         words = " or ".join(repr(option) for option in options)
         near = difflib.get_close_matches(str(value), [option for option in options if option], n=1)
         hint = f": did you mean {near[0]!r}?" if near else ""
@@ -128,6 +128,8 @@ def _as_array(name: str, value: Any, kind: str) -> np.ndarray:
     if not is_number and not isinstance(value, (np.ndarray, jax.Array, list, tuple)):
         raise ValueError(f"{name} must be {kind}, got {value!r}")
     try:
+        if np.asarray(value).dtype.kind in "bUS":
+            raise ValueError  # words would be read as numbers
         return np.asarray(value, np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be {kind}, got {value!r}") from None
@@ -142,7 +144,7 @@ def _kept(array: np.ndarray) -> np.ndarray:
 
 def _first_offender(array: np.ndarray, holds: np.ndarray) -> str:
     if array.ndim == 0:
-        return f"{array:g}"
+        return f"{array:.0f}" if array == np.floor(array) and abs(array) < 1e15 else f"{array:g}"
     place = tuple(np.argwhere(~holds)[0])
     where = f"client {place[-1]}" + (f" in round {place[0]}" if len(place) > 1 else "")
     return f"{array[place]:g} for {where}"

@@ -30,6 +30,7 @@ from .flags import Flags, command, value
 from .history import DivergenceError
 from .interrupts import Interrupted
 from .local_solver import LocalSolver
+from .named_criteria import FIXED, RELATIVE, split
 from .progress import making
 from .run_directory import check_place, read_run_settings
 from .settings import title
@@ -83,10 +84,12 @@ def _list(text: Any) -> Any:
     return found if isinstance(found, list) else [found]
 
 
+_criteria = f"{', '.join((FIXED, *RELATIVE))}, or NAME(NUMBER, ...) such as sampling_noise(1)"
 _names = ", ".join(name.replace("_", "-") for name in algorithms.__all__)
 _ONE = (
     _option("algorithm", str, "fedadmm-insa", f"One of {_names}."),
     _option("penalty", str, "1", "beta, the initial penalty; or one per client, between commas.", value),
+    _option("criterion", str | None, None, f"When a solve ends, if not as usual for the algorithm: {_criteria}."),
 )
 _MANY = (
     _option(
@@ -94,7 +97,13 @@ _MANY = (
     ),
     _option("penalties", str, "1", "Penalties, between commas.", _list),
     _option("seeds", str, "0", "Seeds, between commas.", _list),
-    _option("target", str | None, None, "COLUMN=VALUE: also the work until loss, excess_loss or a metric is there."),
+    _option("criteria", str | None, None, f"Each algorithm with each of these, between commas: {_criteria}."),
+    _option(
+        "target",
+        list[str] | None,
+        None,
+        "COLUMN=VALUE: also the work until loss, excess_loss or a metric is there; may be given again.",
+    ),
 )
 _SIMULATE = {"problem": None, "algorithm": None, "rounds": None, "participation": None, "initial_params": None,
              "on_round": None, "execution": None, "faults": None, "client_time": None,
@@ -118,10 +127,10 @@ def _add(name: str, make: Callable[..., Example]) -> None:
 
     def run(**values: Any) -> None:
         name, options = _known(values["algorithm"]), _METHOD.values(values)
-        chosen = {"penalty": values["penalty"]} | options
+        chosen = {"penalty": values["penalty"]} | options | _criterion(values["criterion"])
         settings = _RUN.values(values) | _circumstances(values)
         check_run(**settings)
-        _check_algorithm(name, chosen)
+        _check_algorithm(name, chosen, values["clients"])
         before = printed.rounds_if_complete(values["out"])
         example = _made(make, problem.values(values), values["progress"])
         chosen = example.algorithm(name, **chosen)
@@ -138,14 +147,14 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         settings = _RUNS.values(values) | _circumstances(values)
         checked: dict[str, Any] = settings | {"run_dir": None}
         check_run(**checked)
-        cells = _cells(names, values["penalties"], _METHOD.values(values))
+        _check_penalties(values["penalties"])
+        cells = _cells(names, values["penalties"], values["criteria"], _METHOD.values(values))
         for name, options in cells.values():
-            _check_algorithm(name, options)
-        target = None if values["target"] is None else target_of(values["target"])
+            _check_algorithm(name, options, values["clients"])
+        targets = [target_of(text) for text in values["target"] or ()]
         example = _made(make, problem.values(values), values["progress"])
         chosen = {label: example.algorithm(name, **options) for label, (name, options) in cells.items()}
         settings |= example.run_settings | {"seeds": values["seeds"]}
-        targets = [] if target is None else [target]
         printed.show_comparison(compare(example.problem, chosen, targets=targets, **settings), values["out"])
 
     for where, function, own, flags in ((run_app, run, _ONE, _RUN), (compare_app, compare_, _MANY, _RUNS)):
@@ -161,24 +170,43 @@ def _made(make: Callable[..., Example], arguments: dict[str, Any], progress: boo
 def _circumstances(values: dict[str, Any]) -> dict[str, Any]:
     """Execution, faults and clients' time, as far as flags of them were given."""
     faults, time = _FAULTS.values(values), _TIME.values(values)
+    if time and "gradients_per_second" not in time:
+        raise ValueError(
+            f"--{next(iter(time)).replace('_', '-')} needs --gradients-per-second: give the clients' speed"
+        )
     return {
         "execution": Execution(**_EXECUTION.values(values)),
         "faults": Faults(**faults) if faults else None,
-        "client_time": ClientTime(**{"gradients_per_second": None} | time) if time else None,
+        "client_time": ClientTime(**time) if time else None,
     }
 
 
 def _known(word: str) -> str:
-    return checks.choice("algorithm", word.replace("-", "_"), tuple(algorithms.__all__))
+    names = tuple(name.replace("_", "-") for name in algorithms.__all__)
+    return checks.choice("algorithm", word.replace("_", "-"), names).replace("-", "_")
 
 
-def _check_algorithm(name: str, options: dict[str, Any]) -> None:
+def _check_penalties(penalties: list[Any]) -> None:
+    found = [checks.number("penalty", penalty, above=0) for penalty in penalties]
+    if len(set(found)) < len(found):
+        raise ValueError(f"--penalties must be different numbers, got {', '.join(map(str, penalties))}")
+
+
+def _check_algorithm(name: str, options: dict[str, Any], clients: int) -> None:
     """Makes it on trial, before the data is."""
+    for option, item in options.items():
+        checks.client_axis(option, item, clients)
     dummy = Example("", None, LocalSolver(learning_rate=1.0), 1, 1.0, c=1.0)  # pyright: ignore[reportArgumentType]
     dummy.algorithm(name, **options)
 
 
-def _cells(names: list[str], penalties: list[float], options: dict[str, Any]) -> dict[str, tuple[str, dict]]:
+def _criterion(words: str | None) -> dict[str, str]:
+    return {} if words is None else {"criterion": words}
+
+
+def _cells(
+    names: list[str], penalties: list[float], criteria: str | None, options: dict[str, Any]
+) -> dict[str, tuple[str, dict]]:
     """label -> algorithm and its options; options go to those that have them, and some must."""
     takes = {name: inspect.signature(getattr(algorithms, name)).parameters for name in names}
     for option in options:
@@ -188,10 +216,12 @@ def _cells(names: list[str], penalties: list[float], options: dict[str, Any]) ->
     for name, known in takes.items():
         chosen = {option: item for option, item in options.items() if option in known}
         for penalty in penalties if "penalty" in known else [None]:
-            label = name.replace("_", "-") + ("" if penalty is None else f" {penalty}")
-            cells[label] = (name, chosen | ({} if penalty is None else {"penalty": penalty}))
+            for words in [None] if criteria is None else split(criteria):
+                label = name.replace("_", "-") + ("" if penalty is None else f" {penalty}")
+                label += "" if words is None else f", {words}"
+                cells[label] = (name, chosen | ({} if penalty is None else {"penalty": penalty}) | _criterion(words))
     if not cells or not penalties:
-        raise ValueError("--algorithms and --penalties must name at least one each")
+        raise ValueError("--algorithms, --penalties and --criteria must name at least one each")
     return cells
 
 
@@ -206,6 +236,10 @@ class _Stopped(Exception):
     """A KeyboardInterrupt, past typer, which would end the process by itself."""
 
 
+class _Diverged(Exception):
+    """A DivergenceError; its argument is where the run is, if it is anywhere."""
+
+
 def _heard(function: Callable) -> Callable:
     @functools.wraps(function)
     def run(*arguments: Any, **values: Any) -> None:
@@ -213,6 +247,8 @@ def _heard(function: Callable) -> Callable:
             function(*arguments, **values)
         except KeyboardInterrupt as error:
             raise _Stopped from error
+        except DivergenceError as error:
+            raise _Diverged(values.get("out") or values.get("directory")) from error
 
     return run
 
@@ -341,9 +377,12 @@ def main(arguments: list[str] | None = None) -> int:
             error.possibilities = _near(word, error.possibilities)  # pyright: ignore[reportAttributeAccessIssue]
         text = getattr(error, "format_message", error.__str__)()
         return _say(text, 2) if text else 2  # without arguments there is help, and no more to say
-    except DivergenceError as error:
+    except _Diverged as error:
         # It can be resumed, as any run on disk; with the same settings it will end in the same round.
-        return _say(f"{error}. What was done can be resumed, to the same end: begin with other settings and --out", 1)
+        kept = (
+            f"; {error.args[0]} has what was done and can be resumed, but will end there again" if error.args[0] else ""
+        )
+        return _say(f"{error.__cause__}{kept}", 1)
     except _Stopped as stopped:
         return _stopped(stopped.__cause__)
     except DamagedFileError as error:
@@ -353,6 +392,8 @@ def main(arguments: list[str] | None = None) -> int:
     except printed.EveryRunDivergedError as error:
         return _say(str(error), 1)
     except (OSError, MemoryError, hosts.LostProcessError, jax.errors.JaxRuntimeError) as error:
+        if isinstance(error.__cause__, DamagedFileError):
+            return _say(f"{error}: restore it, or give another directory", 2)
         return _say(f"the run failed: {str(error) or type(error).__name__}", 1)
 
 

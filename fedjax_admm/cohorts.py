@@ -60,7 +60,9 @@ class Cohorts:
 def check_cohort(cohort: Any, num_clients: int, name: str = "cohort") -> np.ndarray:
     """One round's clients: [cohort] int32, each known and named once."""
     ids = np.asarray(cohort)
-    if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
+    if ids.size == 0:
+        raise ValueError(f"{name} is empty: name one client at least")
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(f"{name} must be client numbers, integers [cohort], got {ids.dtype} of shape {ids.shape}")
     unknown = ids[(ids < 0) | (ids >= num_clients)]
     if unknown.size:

@@ -22,7 +22,7 @@ from .files import DamagedFileError, read_json, write_json
 from .history import DivergenceError, RunRecord
 from .interrupts import Interrupted
 from .problem import Problem
-from .run_directory import SETTINGS, check_place, read_run, read_status
+from .run_directory import SETTINGS, as_folder, check_place, read_run, read_status
 from .settings import (
     CONDITIONS,
     CannotRecreate,
@@ -81,10 +81,10 @@ def compare(
     rounds = checks.integer("rounds", rounds, at_least=1)
     _check_settings(problem, algorithms, rounds, settings)
     targets = checked_targets(targets, problem)
-    folder = None if run_dir is None else Path(run_dir)
+    folder = None if run_dir is None else as_folder(run_dir)
     told = {"seeds": seeds, "rounds": rounds, "targets": targets} | settings
-    cells, targets = _plan(folder, problem, algorithms, baseline, told)
-    baseline = labels[0] if baseline is None else baseline
+    cells, kept, targets = _plan(folder, problem, algorithms, baseline, told)
+    baseline = kept if kept in labels else labels[0]
     runs: dict[str, dict[int, RunRecord]] = {label: {} for label in labels}
     missing = {label: dict.fromkeys(seeds, "not begun") for label in labels}
     try:
@@ -140,7 +140,7 @@ def _check_settings(
     for name in settings:
         if name not in known:
             own = "seeds, run_dir, baseline, targets"
-            raise TypeError(f"compare has no argument {name!r}: there are {own}, {', '.join(known)}")
+            raise TypeError(f"compare has no argument {name!r}: there are {own}, {', '.join(sorted(known))}")
     check_run(**settings)
     names = ("participation", "initial_params", "execution", *CONDITIONS)
     shared = {name: settings[name] for name in names if name in settings}
@@ -199,10 +199,10 @@ def _plan(
     algorithms: Mapping[str, Algorithm],
     baseline: str | None,
     settings: Mapping[str, Any],
-) -> tuple[dict[str, str], list[tuple[str, float]]]:
-    """label -> the cell's folder, and all targets; written down, with what was there before and enough to go on."""
+) -> tuple[dict[str, str], str, list[tuple[str, float]]]:
+    """label -> the cell's folder, the baseline and all targets; written down, with what was there and how to go on."""
     if folder is None:
-        return {}, settings["targets"]
+        return {}, baseline or next(iter(algorithms)), settings["targets"]
     check_place(folder, CELLS)
     kept = {
         "rounds": settings["rounds"],
@@ -240,7 +240,7 @@ def _plan(
             write_json(folder / CELLS, plan)
     except OSError as error:
         raise ValueError(f"run_dir {str(folder)!r} cannot be used ({error.strerror}): choose another") from None
-    return {label: cell["folder"] for label, cell in cells.items()}, targets
+    return {label: cell["folder"] for label, cell in cells.items()}, baseline, targets
 
 
 def _refuse_differences(

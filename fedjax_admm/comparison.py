@@ -107,11 +107,21 @@ class Comparison:
         }
 
     def notes(self) -> list[str]:
-        """What is missing from the table, and which runs used nothing; a sentence each."""
+        """What is missing from the table, which runs used nothing, and what "last 10" is; a sentence each."""
         every = ((label, seed, why) for label, seeds in self.missing.items() for seed, why in seeds.items())
         notes = [f"{label}, seed {seed}: {why.partition(';')[0]}" for label, seed, why in every]
         unused = ((label, seed, unused_note(run)) for label, seeds in self.runs.items() for seed, run in seeds.items())
-        return notes + [f"{label}, seed {seed}: {text}" for label, seed, text in unused if text is not None]
+        notes += [f"{label}, seed {seed}: {text}" for label, seed, text in unused if text is not None]
+        return notes + self._sparse()
+
+    def _sparse(self) -> list[str]:
+        run = next((run for runs in self.runs.values() for run in runs.values()), None)
+        if run is None:
+            return []
+        rounds = run.history["round"][1:][np.isfinite(run.history["loss"][1:])][-LAST:]
+        if rounds.size < 2 or rounds[-1] - rounds[0] == rounds.size - 1:
+            return []
+        return [f"last 10: the mean over the last {rounds.size} evaluations, rounds {rounds[0]:g} to {rounds[-1]:g}"]
 
     def plot(self, against: str = "rounds") -> Any:
         """Loss, metrics, penalties and epochs of all algorithms; returns matplotlib's figure."""
@@ -171,6 +181,7 @@ class Comparison:
             for statistic, of in STATISTICS.items():
                 add(f"{name}_{statistic}", [of(name, run) for run in runs.values()])
             add(f"{name}_last_difference", [_last(name, runs[seed]) - _last(name, base[seed]) for seed in paired])
+        add("epochs", [np.sum(run.epochs, dtype=np.int64) for run in runs.values()])
         add("epoch_reduction", [run.epoch_reduction for run in runs.values()])
         totals = {"gradients": "gradient_samples", "floats": "communicated_floats"}
         for name, column in (totals | ({"time": "simulated_seconds"} if self._timed() else {})).items():
@@ -188,6 +199,8 @@ class Comparison:
             mean, deviation = row[name] * scale, row[f"{name}_std"] * scale
             if np.isnan(mean):
                 return "-"
+            if abs(mean) >= 1e7:  # of a run on its way to divergence
+                form = form.replace("f", "e")
             spread = "" if np.isnan(deviation) or deviation == 0 else f" ± {deviation:{form.lstrip('+')}}"
             return f"{mean:{form}}{spread}{unit}"
 

@@ -14,6 +14,15 @@ class DamagedFileError(OSError):
     """A file on disk does not hold what it should; the message names it."""
 
 
+def check_writable(folder: Path, name: str) -> None:
+    """A directory that is there, or can be made; a message calls it `name`."""
+    above = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not above.is_dir():
+        raise ValueError(f"{name}: {above} is a file: give a directory")
+    if not os.access(above, os.W_OK):
+        raise ValueError(f"{name}: {above} may not be written to: give another directory")
+
+
 def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Lets `write` fill a new file, then gives it the name `path`.
 

@@ -79,7 +79,10 @@ class LocalSolver:
         return self._made().init(params)
 
     def _made(self) -> optax.GradientTransformation:
-        made = self.optimizer(self.learning_rate)
+        try:
+            made = self.optimizer(self.learning_rate)
+        except TypeError as error:
+            raise ValueError(f"optimizer must be a function of the learning rate: {error}") from error
         if not (hasattr(made, "init") and hasattr(made, "update")):
             raise ValueError(f"optimizer must make an optax optimizer from a learning rate, but it made {made!r}")
         return made

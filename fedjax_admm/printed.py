@@ -51,7 +51,8 @@ def show_comparison(comparison: Comparison, out: Any, complete: bool = False) ->
         # In a file or a pipe a row is one line, however long.
         print(comparison.text(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     if not comparison.by_label():
-        raise EveryRunDivergedError("every run diverged: lower the learning rate, or try other penalties")
+        first = next(iter(comparison.notes()), "").partition(";")[0]
+        raise EveryRunDivergedError(f"every run diverged ({first}): lower the learning rate, or try other penalties")
     if out is None or not hosts.is_first():
         return
     forms = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import itertools
@@ -98,7 +99,7 @@ class Problem:
         try:
             shapes = self.params_shape
         except TypeError as error:
-            raise ValueError(f"init must be a function of a key that returns arrays: {error}") from error
+            raise ValueError(f"init must be a function of a key that returns arrays: {_first_line(error)}") from error
         check_params(shapes, "init returns")
         if self.metrics and self.eval_data is None:
             names = ", ".join(str(name) for name, _ in self.metrics)
@@ -119,7 +120,8 @@ class Problem:
             for name, metric in self.metrics:
                 self._check_per_example(f"metrics[{name!r}]", metric, self.eval_data, "eval_data")
         if self.regularizer is not None:
-            shape = jax.eval_shape(self.regularizer, self.params_shape).shape
+            value = _shape_of("regularizer", self.regularizer, self.params_shape)
+            shape = getattr(value, "shape", value)
             if shape != ():
                 raise ValueError(f"regularizer must return one number, got shape {shape}")
 
@@ -129,16 +131,11 @@ class Problem:
         taken = {size for leaf in jax.tree.leaves((params, fields)) for size in leaf.shape}
         rows = next(number for number in itertools.count(3) if number not in taken)
         batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), fields)
-        try:
-            check = getattr(function, "check_fields", None)
-            if check is not None:  # of what only the values tell, such as labels out of range
+        check = getattr(function, "check_fields", None)
+        if check is not None:  # of what only the values tell, such as labels out of range
+            with contextlib.suppress(KeyError):  # the function itself will fail for it
                 check(params, fields, source)
-            value = jax.eval_shape(function, params, batch)
-        except KeyError as error:
-            raise ValueError(
-                f"{name} asks for {error}, which is not there: {source} has the fields {field_names(fields)}, "
-                f"the parameters are {field_names(params)}"
-            ) from error
+        value = _shape_of(name, function, params, batch, source)
         shape = getattr(value, "shape", None)
         if shape == (rows,) and name == "loss" and not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(f"loss must return floating-point values, got {value.dtype}: it has no gradient")
@@ -147,6 +144,30 @@ class Problem:
                 f"{name} must return one value per example, shape [batch], got shape {shape} for a batch of {rows}; "
                 "return the values before averaging them"
             )
+
+
+def _shape_of(name: str, function: Callable, params: Any, batch: Any = None, source: str = "") -> Any:
+    """What a user's function returns, as shapes; what it raises, in a line that says whose function it is."""
+    arguments = (params,) if batch is None else (params, batch)
+    try:
+        return jax.eval_shape(function, *arguments)
+    except KeyError as error:
+        fields = "" if batch is None else f"{source} has the fields {field_names(batch)}, "
+        text = f"{name} asks for {error}, which is not there: {fields}the parameters are {field_names(params)}"
+        raise ValueError(text) from error
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        raise ValueError(f"{name} is traced by JAX, so it must use jax.numpy, and jnp.where instead of if") from error
+    except Exception as error:
+        shapes = " and ".join(_shapes(tree) for tree in arguments)
+        raise ValueError(f"{name} failed for {shapes}: {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _shapes(tree: Any) -> str:
+    return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree))
 
 
 def check_params(params: Any, name: str) -> None:

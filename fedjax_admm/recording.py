@@ -51,6 +51,10 @@ class HistoryFile:
         lines = list(csv.reader(text.splitlines()))
         if not lines:
             return []
+        for k, line in enumerate(lines):
+            if len(line) != len(lines[0]):
+                cut = f"line {k + 1} has {len(line)} values instead of {len(lines[0])}"
+                raise DamagedFileError(f"{self.path} is damaged: {cut}; remove it and all below")
         try:
             rows = [{name: _number(item) for name, item in zip(lines[0], line, strict=True)} for line in lines[1:]]
         except ValueError as error:
@@ -123,8 +127,10 @@ def read_solves(path: Path, rounds: int) -> tuple[np.ndarray, Solves]:
         table = np.load(path, allow_pickle=False)[:rounds]
         columns: dict[str, Any] = {f.name: np.array(table[f.name]) for f in fields(Solves)}
         return np.array(table["client"]), Solves(**columns)
-    except (ValueError, EOFError, OSError, KeyError, IndexError) as error:
-        raise DamagedFileError(f"{path} is damaged: {error}") from None
+    except FileNotFoundError:
+        raise DamagedFileError(f"{path} is missing") from None
+    except (ValueError, EOFError, OSError, KeyError, IndexError):  # which speak of NumPy's formats
+        raise DamagedFileError(f"{path} is damaged: it does not hold the solves of {rounds} rounds") from None
 
 
 def solve_table(cohorts: np.ndarray, solves: Solves, dtype: np.dtype) -> np.ndarray:

@@ -30,7 +30,7 @@ from . import hosts
 from . import settings as settings_module
 from .checkpoints import Checkpoints
 from .environment import environment, versions
-from .files import DamagedFileError, read_json, write_json
+from .files import DamagedFileError, check_writable, read_json, write_json
 from .history import DivergenceError, History, RunRecord
 from .recording import HistoryFile, Row, SolvesFile, read_history, read_solves
 from .records import Solves
@@ -312,12 +312,18 @@ def read_status(folder: Path) -> dict[str, Any]:
     return status
 
 
+def as_folder(run_dir: Any) -> Path:
+    """A run_dir that was given, as a path."""
+    if not isinstance(run_dir, (str, os.PathLike)) or not str(run_dir):
+        raise ValueError(f"run_dir must be a path, got {run_dir!r}")
+    return Path(run_dir)
+
+
 def check_place(path: Path, mark: str) -> None:
-    """A directory that has the file `mark` already, or is empty, or is not there."""
-    if str(path) in ("", "."):
+    """A directory that has the file `mark` already, or is empty, or is not there and can be made."""
+    if str(path) == ".":
         path = Path.cwd()
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"run_dir {str(path)!r} is a file: give a directory")
+    check_writable(path, f"run_dir {str(path)!r}")
     if not path.exists() or (path / mark).exists():
         return
     unfinished = {EXECUTION, ENVIRONMENT, STATUS, "lock"}  # of a run that was killed as it began

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,7 +23,7 @@ from .interrupts import Interrupted, Interrupts
 from .problem import Problem
 from .progress import Progress, making
 from .records import Solves, State
-from .run_directory import SETTINGS, NoDirectory, RunDirectory, check_place, read_run_settings
+from .run_directory import SETTINGS, NoDirectory, RunDirectory, as_folder, check_place, read_run_settings
 from .run_log import RunLog
 from .settings import (
     CONDITIONS,
@@ -151,9 +150,7 @@ def check_run(
         raise ValueError(f"on_round must be a function of a row, got {on_round!r}")
     check_conditions(faults, client_time)
     if run_dir is not None:
-        if not isinstance(run_dir, (str, os.PathLike)) or not str(run_dir):
-            raise ValueError(f"run_dir must be a path, got {run_dir!r}")
-        check_place(Path(run_dir), SETTINGS)
+        check_place(as_folder(run_dir), SETTINGS)
 
 
 def resume(run_dir: Any, **settings: Any) -> Result:

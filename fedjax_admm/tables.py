@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import html
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_GROUPED, _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+"), re.compile(",")
 _LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -58,9 +60,14 @@ class Table:
         return "\n\n".join("\n".join(_line(line, block, widths) for line in lines) for block in blocks)
 
     def csv(self) -> str:
-        """Comma-separated values."""
+        """Comma-separated values; numbers without commas of their own.
+
+        >>> Table(("algorithm", "gradients"), (("FedAvg", "1,250,000"),)).csv().splitlines()[1]
+        'FedAvg,1250000'
+        """
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows((self.header, *self.rows))
+        rows = ([_THOUSANDS.sub("", cell) if _GROUPED.fullmatch(cell) else cell for cell in row] for row in self.rows)
+        csv.writer(text, lineterminator="\n").writerows((self.header, *rows))
         return text.getvalue()
 
     def markdown(self) -> str:

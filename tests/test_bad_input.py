@@ -61,6 +61,18 @@ BAD = {
     "one-hot labels": (lambda: labelled(np.eye(4)), r"data\['y'\] must be class numbers .*got shape \(4, 4\).*argmax"),
     "labels of eval_data": (lambda: labelled([0, 1, 2, 2], eval_data=FIELDS | {"y": np.arange(4)}), r"eval_data\['y'\] .*got 3"),
     "accuracy without eval_data": (lambda: labelled([0, 1, 2, 2], eval_data=None), r"metrics \(accuracy\) .*accuracy=False"),
+    "loss that does not fit": (lambda: problem(loss=lambda w, b: b["x"].T @ w), r"loss failed for float64\[\d\] and .*TypeError: dot_general"),
+    "loss of NumPy": (lambda: problem(loss=lambda w, b: np.asarray(b["x"])[:, 0]), "loss is traced by JAX, so it must use jax.numpy"),
+    "loss with an if": (lambda: problem(loss=lambda w, b: b["y"] if b["y"][0] > 0 else -b["y"]), "jnp.where instead of if"),
+    "loss of one argument": (lambda: problem(loss=lambda w: w), "loss failed for .*TypeError: .*takes 1 positional argument"),
+    "regularizer's field not there": (lambda: problem(init=lambda key: {"w": jnp.zeros(2)}, loss=lambda p, b: b["x"] @ p["w"], regularizer=lambda p: p["v"]), r"regularizer asks for 'v', which is not there: the parameters are \['w'\]"),
+    "regularizer of nothing": (lambda: problem(regularizer=lambda w: None), "regularizer must return one number, got shape None"),
+    "optimizer without a rate": (lambda: simulate(fa.fedavg(fa.LocalSolver(learning_rate=0.1, optimizer=lambda: None))), "optimizer must be a function of the learning rate"),
+    "field of None": (lambda: fa.FederatedData.from_arrays({"x": np.ones(4), "y": None}, [[0]]), r"fields\['y'\] is None: give an array"),
+    "no rows": (lambda: fa.FederatedData.from_arrays({"x": np.ones(0)}, [[0]]), "fields has no rows"),
+    "ragged part": (lambda: fa.FederatedData.from_arrays({"x": np.ones(4)}, [[[0, 1], [2]]]), r"parts\[0\] must be row numbers"),
+    "rates in words": (lambda: fa.LocalSolver(learning_rate=["0.1", "0.2"]), "learning_rate must be a number, or one per client"),
+    "several references": (lambda: fa.fedadmm_in(LOCAL, reference=np.array(["server", "client"])), "reference must be 'server' or 'client', got array"),
     "field not there": (lambda: problem(loss=lambda w, b: b["X"] @ w), r"loss asks for 'X'.*fields \['x'\] and \['y'\]"),
     "metric's field not there": (lambda: problem(metrics={"m": lambda w, b: b["z"]}, eval_data=FIELDS), r"metrics\['m'\] asks for 'z'.*eval_data has"),
     "input shape": (lambda: fa.models.logistic("784"), "input_shape must be a whole number, got '784'"),
@@ -198,7 +210,7 @@ def test_one_clear_line(name, monkeypatch):
 
 @pytest.mark.parametrize(
     ("cohort", "message"),
-    [([0, 0], "client 0 twice"), ([5], "client 5.*0 to 2"), ([], "integers"), ([0.5], "integers")],
+    [([0, 0], "client 0 twice"), ([5], "client 5.*0 to 2"), ([], "cohort is empty"), ([0.5], "integers")],
 )
 def test_a_round_checks_its_cohort(cohort, message):
     sim = fa.Simulation(PROBLEM, fa.fedadmm(LOCAL))

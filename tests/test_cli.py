@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import importlib.util
 import io
 import json
@@ -85,7 +86,13 @@ BAD = {
     "run linear --corruption noise": "corrupted which of them: give both",
     "run linear --corruption nois --corrupted 3": "did you mean 'noise'",
     "run linear --clip-norm 0": "clip_norm must be above 0, got 0",
-    "run linear --deadline 3": "gradients_per_second must be a number, or one per client, got None",
+    "run linear --deadline 3": "--deadline needs --gradients-per-second",
+    "run linear --penalty 1,2": "penalty has 2 entries for 200 clients",
+    "run linear --out /dev/null/x": "run_dir '/dev/null/x': /dev/null is a file: give a directory",
+    "compare linear --penalties 1,none": "penalty must be a number, got None",
+    "compare linear --penalties 1,2,1.0": "--penalties must be different numbers, got 1, 2, 1.0",
+    "run linear --algorithm fedsgd": "'fedadmm-insa'",
+    "run linear --seed 2147483648": "seed must be below 2147483648, got 2147483648",
     "run linear --gradients-per-second 100 --deadline x": "deadline must be a number, got 'x'",
     "compare linear --quarantine-after 0": "quarantine_after must be at least 1, got 0",
     "run linear --checkpoint-seconds -1": "checkpoint_seconds must be at least 0, got -1",
@@ -98,6 +105,13 @@ BAD = {
     "run mnist --data-dir /nowhere": "/nowhere",
     "compare linear --algorithms fedavg,fedadm": "did you mean 'fedadmm'",
     "compare linear --algorithms ,": "at least one",
+    "compare linear --criteria ,": "at least one",
+    "compare linear --criteria fixed,exakt": "got 'exakt': did you mean 'exact'?",
+    "compare linear --algorithms fedavg --criteria exact": "takes its sigma from the penalty, and fedavg has none",
+    "run linear --criterion 'sampling_noise(-1)'": "factor must be above 0, got -1",
+    "run linear --criterion 'relative_residual(0.5)'": "it takes c, sigma, reference",
+    "run linear --criterion 'fixed(3)'": "criterion must be a word, or NAME(NUMBER, ...), got 'fixed(3)'",
+    "run linear --criterion verified --residual exact": "criterion 'verified' is instead of residual",
     "compare linear --penalties a": "penalty must be a number",
     "compare linear --penalties 0.1,-1": "penalty must be above 0, got -1",
     "compare linear --algorithms fedavg --mu 3": "--mu is not an option of any of fedavg",
@@ -214,7 +228,9 @@ def test_a_report_goes_where_it_can(tmp_path, capsys, monkeypatch):
 
 def test_a_run_that_diverges_says_in_which_round(tmp_path, capsys):
     code, _, error = call(f"run linear {SMALL} --learning-rate 1e30 --out {tmp_path / 'run'}", capsys)
-    assert code == 1 and error.count("\n") == 1 and "round 1" in error
+    assert code == 1 and error.count("\n") == 1 and "round 1" in error and f"{tmp_path / 'run'} has what was" in error
+    code, _, error = call(f"run linear {SMALL} --learning-rate 1e30", capsys)
+    assert code == 1 and error.count("\n") == 1 and "round 1" in error and "resumed" not in error
 
 
 def test_compare_goes_on_and_grows(tmp_path, capsys, monkeypatch):
@@ -234,6 +250,23 @@ def test_compare_goes_on_and_grows(tmp_path, capsys, monkeypatch):
     assert call("report all", capsys)[0] == 0
 
 
+def test_criteria_are_compared_and_kept(tmp_path, capsys, monkeypatch):
+    """The same subproblems, stopped differently; a criterion in words is in the settings, and resumed."""
+    monkeypatch.chdir(tmp_path)
+    text = f"compare linear {SMALL} --max-epochs 9 --algorithms fedprox,fedadmm --out all"
+    code, _, _ = call(f"{text} --criteria 'fixed,relative_residual(sigma=0.9),sampling_noise(2)'", capsys)
+    rows = list(csv.DictReader(Path("all/table.csv").read_text().splitlines()))
+    assert code == 0 and [row["algorithm"] for row in rows] == [
+        f"{name} 1, {words}"
+        for name in ("fedprox", "fedadmm")
+        for words in ("fixed", "relative_residual(sigma=0.9)", "sampling_noise(2)")
+    ]
+    for fixed, relative, noise in (rows[:3], rows[3:]):
+        assert float(relative["epochs"]) < float(fixed["epochs"]) and float(relative["criterion_gradients"]) > 0
+        assert float(fixed["criterion_gradients"]) == float(noise["criterion_gradients"]) == 0
+    assert call("resume all --no-progress", capsys)[2] == "all is already complete\n"
+
+
 def test_what_is_added_to_a_comparison_joins_its_tables(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = f"compare linear {SMALL} --out 'my runs'"
@@ -249,7 +282,7 @@ def test_what_is_added_to_a_comparison_joins_its_tables(tmp_path, capsys, monkey
 def test_a_comparison_without_a_sound_run_failed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, error = call(f"compare linear {SMALL} --algorithms fedavg --learning-rate 1e30 --out all", capsys)
-    assert code == 1 and "every run diverged: lower the learning rate" in error
+    assert code == 1 and "every run diverged (fedavg, seed 0: round 1: " in error
     code, _, error = call("report all", capsys)
     assert code == 2 and "has no finished run: fedavg, seed 0: round 1" in error
 
@@ -264,8 +297,9 @@ def test_a_target_is_kept_with_the_comparison(tmp_path, capsys, monkeypatch):
     assert error == "all is already complete\n"
     assert f"until loss is 100:\n{table}\n" in again
     assert f"until loss is 100:\n{table}\n" in Path("all/table.txt").read_text()
-    code, both, _ = call(f"{text} --target excess-loss=1e6", capsys)  # another one is added, and each is shown once
-    assert both.count("until") == 2 and "until excess loss is 1e+06:" in both
+    # Others are added, and each is shown once.
+    code, both, _ = call(f"{text} --target excess-loss=1e6 --target loss=0", capsys)
+    assert both.count("until") == 3 and "until excess loss is 1e+06:" in both and "until loss is 0:" in both
     for ending in ("md", "tex"):
         assert "until loss is 100" in Path(f"all/table.{ending}").read_text()
     call("report all", capsys)

@@ -122,8 +122,9 @@ def test_a_cell_whose_process_is_gone_is_called_killed(tmp_path):
 def test_a_baseline_that_is_given_later_is_kept(tmp_path):
     for baseline, kept in ((None, "FedAvg"), ("InSa", "InSa"), (None, "InSa")):
         comparison = compared(run_dir=tmp_path, seeds=[0], rounds=2, baseline=baseline)
-        assert comparison.baseline == baseline or baseline is None
-        assert fa.read_comparison(tmp_path).baseline == kept
+        assert comparison.baseline == fa.read_comparison(tmp_path).baseline == kept
+    alone = compared({"FedAvg": ALGORITHMS["FedAvg"]}, run_dir=tmp_path, seeds=[0], rounds=2)
+    assert alone.baseline == "FedAvg"  # of what this call has
 
 
 def test_a_comparison_goes_on_with_other_versions(tmp_path):

@@ -129,3 +129,17 @@ def test_fedprox_gamma_inexactness():
             w, epochs = w - rate * h, epochs + 1
         assert epochs == result.epochs[0, i] > 0
         np.testing.assert_allclose(result.state.client_params[i], w, rtol=1e-9)
+
+
+def test_criteria_in_words():
+    example = fa.examples.linear_regression(num_clients=2, rows_per_client=4, dimension=3)
+    algorithm = example.algorithm("fedadmm_in", c=0.5, criterion="epoch_mean")
+    assert algorithm == example.algorithm("fedadmm_in", c=0.5, residual="epoch_mean")
+    assert example.algorithm("fedadmm_in", criterion="exact-client") == example.algorithm(
+        "fedadmm_in", reference="client"
+    )
+    assert example.algorithm("fedadmm_in", criterion="fixed").criterion == fa.criteria.run_to_maximum()
+    gamma = fa.criteria.relative_residual(sigma=0.5, residual="verified")
+    assert example.algorithm("fedprox", criterion="relative_residual(sigma=0.5, verified)").criterion == gamma
+    with pytest.raises(ValueError, match="eps must be above 0, got -3"):
+        example.algorithm("fedavg", criterion="constant_tolerance(-3)")

@@ -47,6 +47,8 @@ class FederatedData:
         """
         host = as_arrays(fields, "fields")
         num_rows = count_rows(host, "fields")
+        if num_rows == 0:
+            raise ValueError("fields has no rows: give at least one")
         if not np.iterable(parts) or isinstance(parts, str):
             raise ValueError(f"parts must be a list of row numbers for each client, got {parts!r}")
         parts = [_rows_of_client(i, part, num_rows) for i, part in enumerate(parts)]
@@ -132,7 +134,10 @@ class FederatedData:
 
 
 def _rows_of_client(i: int, part: Any, num_rows: int) -> np.ndarray:
-    rows = np.asarray(part)
+    try:
+        rows = np.asarray(part)
+    except ValueError:
+        raise ValueError(f"parts[{i}] must be row numbers, integers [rows], got {part!r}") from None
     if rows.size == 0:
         raise ValueError(f"parts[{i}]: client {i} has no rows; give it at least one or leave the client out")
     if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):

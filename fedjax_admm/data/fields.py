@@ -15,6 +15,9 @@ _SHOWN = 3  # fields that a message shows
 
 def as_arrays(fields: Any, name: str) -> Any:
     """The fields as NumPy arrays of numbers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(fields, is_leaf=lambda leaf: leaf is None):
+        if leaf is None:
+            raise ValueError(f"{name}{jax.tree_util.keystr(path)} is None: give an array, or leave the field out")
     host = jax.tree.map(np.asarray, fields)
     for path, leaf in jax.tree_util.tree_leaves_with_path(host):
         if not (jnp.issubdtype(leaf.dtype, np.number) or jnp.issubdtype(leaf.dtype, np.bool_)):

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import algorithms, checks
 from ..local_solver import LocalSolver
+from ..named_criteria import named
 from ..problem import Problem
 from ..settings import describe
 
@@ -41,7 +42,8 @@ class Example:
         """The paper's configuration of an algorithm of `fedjax_admm.algorithms`: "fedavg", "fedadmm_insa", ...
 
         FedAvg averages all clients' last models, as in the paper's experiments; `options` override this or any
-        other argument. An algorithm without a penalty, such as FedAvg, leaves it out.
+        other argument. An algorithm without a penalty, such as FedAvg, leaves it out. `criterion` may be in words:
+        "fixed", "epoch_mean", "sampling_noise(1)", ... (see `named_criteria`).
         """
         presets = {"fedavg": {"average": "all"}, "fedadmm_in": {"c": self.c}, "fedadmm_insa": {"c": self.c}}
         make = getattr(algorithms, checks.choice("name", name, tuple(algorithms.__all__)))
@@ -50,8 +52,21 @@ class Example:
             if option not in known:
                 names = ", ".join(known)
                 raise ValueError(f"{option} is not an argument of {name}, which takes {names}")
+        if isinstance(words := options.get("criterion"), str):
+            options["criterion"] = self._criterion(words, options)
+            if "penalty" not in known and getattr(options["criterion"], "c", None) is not None:
+                raise ValueError(
+                    f"criterion {words!r} takes its sigma from the penalty, and {name} has none: give "
+                    f"relative_residual(sigma=0.5,{options['criterion'].residual}), or another number"
+                )
         shared = {"penalty": penalty} if "penalty" in known else {}
         return make(self.local, **shared | presets.get(name, {}) | options)
+
+    def _criterion(self, words: str, options: dict[str, Any]) -> Any:
+        for option in ("residual", "reference", "sigma_factor"):
+            if option in options:
+                raise ValueError(f"criterion {words!r} is instead of {option}: leave {option}={options[option]!r} out")
+        return named(words, options.get("c", self.c))
 
 
 def recipe(make: Callable[..., Example]) -> Callable[..., Example]:
