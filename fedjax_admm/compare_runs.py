@@ -232,15 +232,15 @@ def _plan(
         cells[label] = {"folder": cells.get(label, {}).get("folder", name), "algorithm": described}
     seeds = sorted({*known["seeds"], *settings["seeds"]})
     targets = list(dict.fromkeys([*_targets(known), *settings["targets"]]))
-    baseline = baseline or known.get("baseline", next(iter(algorithms)))
-    plan = {"baseline": baseline, "seeds": seeds, "targets": targets, **told, "cells": cells}
+    kept_baseline: str = baseline or known.get("baseline", next(iter(algorithms)))
+    plan = {"baseline": kept_baseline, "seeds": seeds, "targets": targets, **told, "cells": cells}
     try:
         if hosts.is_first():
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / CELLS, plan)
     except OSError as error:
         raise ValueError(f"run_dir {str(folder)!r} cannot be used ({error.strerror}): choose another") from None
-    return {label: cell["folder"] for label, cell in cells.items()}, baseline, targets
+    return {label: cell["folder"] for label, cell in cells.items()}, kept_baseline, targets
 
 
 def _refuse_differences(

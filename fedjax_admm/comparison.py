@@ -181,7 +181,7 @@ class Comparison:
             for statistic, of in STATISTICS.items():
                 add(f"{name}_{statistic}", [of(name, run) for run in runs.values()])
             add(f"{name}_last_difference", [_last(name, runs[seed]) - _last(name, base[seed]) for seed in paired])
-        add("epochs", [np.sum(run.epochs, dtype=np.int64) for run in runs.values()])
+        add("epochs", [float(np.sum(run.epochs, dtype=np.int64)) for run in runs.values()])
         add("epoch_reduction", [run.epoch_reduction for run in runs.values()])
         totals = {"gradients": "gradient_samples", "floats": "communicated_floats"}
         for name, column in (totals | ({"time": "simulated_seconds"} if self._timed() else {})).items():

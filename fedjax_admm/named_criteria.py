@@ -29,7 +29,7 @@ MAKERS = {  # a new one is among them
 NAMES = (FIXED, *RELATIVE, *MAKERS)
 
 
-def named(text: str, c: Any) -> criteria.Criterion:
+def named(text: str, c: Any) -> Any:
     """The criterion that `text` says; `c` is the modulus of strong convexity for the relative ones.
 
     >>> named("epoch_mean-client", c=0.01)
