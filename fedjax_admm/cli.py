@@ -331,8 +331,9 @@ def _join(how: str) -> None:
     if how == "auto":
         try:
             hosts.initialize_distributed()
-        except ValueError:  # which names Python's arguments
-            text = "--distributed auto found no cluster around it: give HOST:PORT,PROCESSES,THIS (from 0)"
+        except ValueError as error:  # which names Python's arguments
+            reason = str(error).partition("(")[2].rpartition(")")[0]
+            text = f"--distributed auto found no cluster around it ({reason}): give HOST:PORT,PROCESSES,THIS (from 0)"
             raise ValueError(text) from None
     elif ":" in address and number.isdigit() and this.isdigit() and int(this) < int(number):
         hosts.initialize_distributed(address, int(number), int(this))

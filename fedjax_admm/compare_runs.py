@@ -202,7 +202,7 @@ def _plan(
 ) -> tuple[dict[str, str], str, list[tuple[str, float]]]:
     """label -> the cell's folder, the baseline and all targets; written down, with what was there and how to go on."""
     if folder is None:
-        return {}, baseline or next(iter(algorithms)), settings["targets"]
+        return {}, next(iter(algorithms)) if baseline is None else baseline, settings["targets"]
     check_place(folder, CELLS)
     kept = {
         "rounds": settings["rounds"],
@@ -216,11 +216,7 @@ def _plan(
     known: dict[str, Any] = {"cells": {}, "seeds": []}
     if (folder / CELLS).exists():
         known = _read_plan(folder)
-    # With other versions each run warns by itself.
-    same = known.get("versions", told["versions"]) == told["versions"]
-    comparable = dict if same else without_computations
-    if known["cells"]:
-        _refuse_differences(folder, known, told, comparable)
+        _refuse_differences(folder, known, told)
     cells = dict(known["cells"])
     for label, algorithm in algorithms.items():
         name = re.sub(r"[^A-Za-z0-9.=-]+", "-", label).strip("-.") or "cell"
@@ -228,11 +224,13 @@ def _plan(
             name += "-"
         described = describe_algorithm(algorithm, problem)
         if label in cells:
+            comparable = _comparable(cells[label])
             _refuse(folder, differences(comparable(cells[label]["algorithm"]), comparable(described), label))
-        cells[label] = {"folder": cells.get(label, {}).get("folder", name), "algorithm": described}
+        place = cells.get(label, {}).get("folder", name)
+        cells[label] = {"folder": place, "versions": told["versions"], "algorithm": described}
     seeds = sorted({*known["seeds"], *settings["seeds"]})
     targets = list(dict.fromkeys([*_targets(known), *settings["targets"]]))
-    kept_baseline: str = baseline or known.get("baseline", next(iter(algorithms)))
+    kept_baseline: str = known.get("baseline", next(iter(algorithms))) if baseline is None else baseline
     plan = {"baseline": kept_baseline, "seeds": seeds, "targets": targets, **told, "cells": cells}
     try:
         if hosts.is_first():
@@ -243,10 +241,14 @@ def _plan(
     return {label: cell["folder"] for label, cell in cells.items()}, kept_baseline, targets
 
 
-def _refuse_differences(
-    folder: Path, there: Mapping[str, Any], now: Mapping[str, Any], comparable: Callable[[Any], dict[str, Any]]
-) -> None:
-    """All cells are of one problem, as far as `comparable` leaves it, and have the same rounds and the like."""
+def _comparable(described: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    """What these versions can compare of a description by its own. With others each run warns by itself."""
+    return dict if described.get("versions", versions()) == versions() else without_computations
+
+
+def _refuse_differences(folder: Path, there: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """All cells are of one problem and have the same rounds and the like."""
+    comparable = _comparable(there)
 
     def shared(plan: Mapping[str, Any]) -> dict[str, Any]:
         problem = comparable(plan["problem"])

@@ -67,7 +67,6 @@ def mesh_of(mesh: Any) -> Mesh | None:
         return None
     if isinstance(mesh, Mesh):
         devices = mesh.devices.ravel()
-        _check_single(devices)
     else:
         number, here = checks.integer("mesh", mesh, at_least=1), jax.devices()
         if number > len(here):
@@ -83,16 +82,17 @@ def mesh_of(mesh: Any) -> Mesh | None:
             f"{jax.device_count()} devices"
         )
     if devices.size == 1:
+        _check_default(devices[0])
         return None
     return Mesh(devices, (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
 
 
-def _check_single(devices: np.ndarray) -> None:
+def _check_default(device: Any) -> None:
     """One device alone is JAX's default: there the data is, and the evaluation."""
     usual = next(iter(jnp.zeros(()).devices()))
-    if devices.size == 1 and devices[0] != usual:
+    if device != usual:
         raise ValueError(
-            f"mesh has one device, {devices[0]}, and JAX's default is {usual}: make it the default before the data is "
+            f"mesh has one device, {device}, and JAX's default is {usual}: make it the default before the data is "
             "made, jax.config.update('jax_default_device', ...)"
         )
 
@@ -117,7 +117,10 @@ def replicated(tree: Any, mesh: Mesh | None) -> Any:
 
 
 def everywhere(tree: Any, mesh: Mesh | None) -> Any:
-    """The tree on every device of the mesh, each with a copy of its own, which may be donated."""
+    """The tree on every device of the mesh, each with a copy of its own, which may be donated.
+
+    On the tree's own device that is the tree's buffer: donated, the tree is gone too.
+    """
     if mesh is None:
         return tree
     sharding = NamedSharding(mesh, PartitionSpec())

@@ -90,8 +90,8 @@ def _weighted_losses(problem: Problem, params: Any, data: FederatedData, rows: i
 
 def _wide(values: Array) -> Array:
     """Values of a model that computes in half precision, as a sum of hundreds of them needs them."""
-    narrow = jnp.issubdtype(values.dtype, jnp.floating)
-    return values.astype(trees.at_least_single(values.dtype)) if narrow else values
+    floating = jnp.issubdtype(values.dtype, jnp.floating)
+    return values.astype(trees.at_least_single(values.dtype)) if floating else values
 
 
 def _masked(mask: Array, values: Array) -> Array:

@@ -43,6 +43,7 @@ def show_comparison(comparison: Comparison, out: Any, complete: bool = False) ->
 
     With a directory, of all that is in it: the command may have added to it.
     """
+    diverged = None if comparison.by_label() else next(iter(comparison.notes()), "").partition(";")[0]
     if hosts.is_first():
         if complete:
             _say(f"{out} is already complete")
@@ -50,11 +51,13 @@ def show_comparison(comparison: Comparison, out: Any, complete: bool = False) ->
             comparison = read_comparison(out)
         # In a file or a pipe a row is one line, however long.
         print(comparison.text(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
-    if not comparison.by_label():
-        first = next(iter(comparison.notes()), "").partition(";")[0]
-        raise EveryRunDivergedError(f"every run diverged ({first}): lower the learning rate, or try other penalties")
-    if out is None or not hosts.is_first():
-        return
+        if out is not None and comparison.by_label():
+            _write_tables(comparison, out)
+    if diverged is not None:  # every run of this command: in every process the same
+        raise EveryRunDivergedError(f"every run diverged ({diverged}): lower the learning rate, or try other penalties")
+
+
+def _write_tables(comparison: Comparison, out: Any) -> None:
     forms = {
         "table.txt": comparison.text(),
         "table.csv": comparison.csv(),

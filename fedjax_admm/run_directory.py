@@ -154,11 +154,10 @@ class RunDirectory:
 
     def say(self, status: str, message: str | None = None, **more: Any) -> None:
         """Writes how the run stands."""
-        self._status = status
-        if not hosts.is_first():
-            return
-        who = {"process": os.getpid(), "host": socket.gethostname()}
-        write_json(self.path / STATUS, {"status": status, "message": message, **who, **more})
+        if hosts.is_first():
+            who = {"process": os.getpid(), "host": socket.gethostname()}
+            write_json(self.path / STATUS, {"status": status, "message": message, **who, **more})
+        self._status = status  # once it is written down
 
     def __enter__(self) -> RunDirectory:
         return self

@@ -148,8 +148,12 @@ class Simulation:
         # Where it is to be from the start: everyone's rows may be too much for one device.
         places = population.shardings(self.shapes(), self.mesh)
         (problem, algorithm), conditions = self._everything_on_devices()
-        params = everywhere(self._first_params(), self.mesh)
-        return jax.jit(population.init_state, out_shardings=places)(problem, algorithm, params, conditions)
+        params = self._first_params()
+        # By one device, as a stored population's: sums over all clients that devices share are rounded in another way.
+        server = everywhere(population.init_server(self.problem, self.cast, params), self.mesh)
+        start = jax.jit(population.init_state, out_shardings=places)
+        state = start(problem, algorithm, everywhere(params, self.mesh), conditions)
+        return dataclasses.replace(state, server=server)
 
     def _on_mesh(self, state: State) -> State:
         """What of a stored population's state is on the devices, on all of them: as rounds return it."""
@@ -278,16 +282,24 @@ def _checked_params(problem: Problem, initial_params: Any) -> Any:
     if initial_params is None:
         return None
     check_params(initial_params, "initial_params has")
-    expected, given = (jax.tree.structure(tree) for tree in (problem.params_shape, initial_params))
-    if expected != given:
-        raise ValueError(f"initial_params must have the structure of init's parameters, {expected}, got {given}")
-    given = jax.tree.map(jnp.asarray, initial_params)
-    for (path, like), leaf in zip(
-        jax.tree_util.tree_leaves_with_path(problem.params_shape), jax.tree.leaves(given), strict=True
-    ):
-        if like.shape != leaf.shape:
-            place = f"initial_params{jax.tree_util.keystr(path)}"
-            raise ValueError(f"{place} must have the shape of init's parameters, {like.shape}, got {leaf.shape}")
+    expected, given = (
+        {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        for tree in (problem.params_shape, initial_params)
+    )
+    if expected.keys() != given.keys():
+        raise ValueError(
+            f"initial_params must have the structure of init's parameters, {list(expected)}, got {list(given)}"
+        )
+    for place, like in expected.items():
+        if like.shape != (shape := jnp.shape(given[place])):
+            raise ValueError(
+                f"initial_params{place} must have the shape of init's parameters, {like.shape}, got {shape}"
+            )
     if not bool(trees.all_finite(initial_params)):
         raise ValueError("initial_params is not finite: remove NaN and inf")
-    return given
+    # Python's numbers have no precision of their own.
+    arrays = [
+        jnp.asarray(given[place], like.dtype if isinstance(given[place], float | int) else None)
+        for place, like in expected.items()
+    ]
+    return jax.tree.unflatten(jax.tree.structure(problem.params_shape), arrays)

@@ -136,6 +136,9 @@ def test_a_comparison_goes_on_with_other_versions(tmp_path):
     with pytest.raises(ValueError, match="computes.loss: .written otherwise. there"):
         compared(run_dir=tmp_path, seeds=[0, 1], rounds=2)
     (tmp_path / "comparison.json").write_text(json.dumps(plan | {"versions": plan["versions"] | {"jax": "0.0.1"}}))
+    plan["cells"]["InSa"]["versions"] = plan["versions"] | {"jax": "0.0.1"}
+    (tmp_path / "comparison.json").write_text(json.dumps(plan | {"versions": plan["cells"]["InSa"]["versions"]}))
+    compared({"FedAvg": ALGORITHMS["FedAvg"]}, run_dir=tmp_path, seeds=[0], rounds=2)  # now the plan is of these
     assert len(compared(run_dir=tmp_path, seeds=[0, 1], rounds=2).runs["InSa"]) == 2
 
 

@@ -66,6 +66,22 @@ def test_results_do_not_depend_on_devices():
     """)
 
 
+def test_the_server_starts_with_the_same_bits_wherever_the_rows_are():
+    """Its sums over all clients are not shared by the devices, though the rows are."""
+    in_a_process("""
+        problem = least_squares([3] * 64)[0]
+        algorithm = fa.fedadmm_insa(LOCAL, penalty=np.random.default_rng(0).uniform(0.1, 9, 64))
+        states = [
+            fa.Simulation(problem, algorithm, execution=fa.Execution(mesh=mesh, population=kind)).init()
+            for mesh in (2, 4) for kind in ("device", "host")
+        ]
+        first, *others = (jax.tree.leaves((state.params, state.server)) for state in states)
+        for other in others:
+            for a, b in zip(first, other, strict=True):
+                np.testing.assert_array_equal(a, b)
+    """)
+
+
 def test_a_run_is_resumed_with_the_devices_it_began_with(tmp_path):
     said = in_a_process(
         """

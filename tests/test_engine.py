@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
 import pickle
 from typing import Any
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -350,6 +352,20 @@ def test_initial_parameters_may_be_plain_numbers_and_any_pytree():
     )
     np.testing.assert_array_equal(plain.params.w, arrays.params.w)
     assert np.isfinite(plain.history["loss"]).all() and plain.params.b.dtype == arrays.params.b.dtype
+
+
+def test_initial_parameters_take_the_form_of_inits():
+    """Other mappings with the same keys, and numbers without a precision of their own."""
+
+    def loss(params, batch):
+        return 0.5 * (batch["x"] @ params["w"] + params["b"] - batch["y"]) ** 2
+
+    data = least_squares([5, 9], dtype=np.float32)[0].data
+    problem = fa.Problem(lambda key: {"w": jnp.zeros(5, "f4"), "b": jnp.zeros((), "f4")}, loss, data)
+    start = {"b": 2.0, "w": np.ones(5, np.float32)}
+    for given in (start, flax.core.freeze(start), collections.OrderedDict(start)):
+        params = run(problem, ALGORITHMS["fedavg"], rounds=1, initial_params=given).params
+        assert type(params) is dict and params["b"].dtype == params["w"].dtype == np.float32
 
 
 @pytest.mark.parametrize("unselected", ["current", "sent"])

@@ -15,8 +15,7 @@ import pytest
 from federations import least_squares
 
 import fedjax_admm as fa
-from fedjax_admm import checkpoints, hosts
-from fedjax_admm.cli import main
+from fedjax_admm import checkpoints, cli, hosts
 
 TESTS = Path(__file__).parent
 MINUTE = 60
@@ -127,6 +126,13 @@ def wait_for_round(number, path, processes):
     raise AssertionError(f"round {number} did not come")
 
 
+def raising(error):
+    def function(*_):
+        raise error
+
+    return function
+
+
 def test_bad_input(monkeypatch, capsys):
     import jax
 
@@ -136,8 +142,10 @@ def test_bad_input(monkeypatch, capsys):
     monkeypatch.setattr(jax._src.xla_bridge, "backends_are_initialized", lambda: False)
     with pytest.raises(ValueError, match="found no cluster .* give coordinator_address, num_processes and process_id"):
         fa.initialize_distributed()
-    assert main(["--distributed", "auto", "run", "linear"]) == 2
-    assert "--distributed auto found no cluster around it: give HOST:PORT,PROCESSES" in capsys.readouterr().err
+    with monkeypatch.context() as only_here:  # which would set JAX up for the rest of the process
+        only_here.setattr(cli, "use_cpu_devices", raising(RuntimeError))
+        assert cli.main(["--distributed", "auto", "run", "linear"]) == 2
+    assert "--distributed auto found no cluster around it (" in capsys.readouterr().err
     monkeypatch.setattr(hosts, "several", lambda: True)
     with pytest.raises(ValueError, match="population='disk' is for one process"):
         run(None, execution=fa.Execution(population="disk"))

@@ -25,7 +25,7 @@ import pytest
 from federations import least_squares, make_problem
 
 import fedjax_admm as fa
-from fedjax_admm import checkpoints, environment, loggers, settings
+from fedjax_admm import checkpoints, environment, loggers, run_directory, settings
 from fedjax_admm.recording import HistoryFile
 from fedjax_admm.settings import computation, describe, recreate
 
@@ -531,6 +531,20 @@ def test_an_interrupt_after_the_last_round_leaves_the_run_finished(tmp_path, mon
         assert fa.read_run(tmp_path).status == "finished", name
 
 
+def test_a_run_whose_end_cannot_be_written_is_not_called_finished(tmp_path, monkeypatch):
+    write = run_directory.write_json
+
+    def full(path, value):
+        if isinstance(value, dict) and value.get("status") == "finished":
+            raise OSError(28, "No space left on device")
+        write(path, value)
+
+    monkeypatch.setattr(run_directory, "write_json", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(tmp_path)
+    assert fa.read_run(tmp_path).status == "failed"
+
+
 def test_an_interrupt_in_a_cells_last_round_keeps_the_cell(tmp_path):
     algorithms = {"first": fa.fedavg(LOCAL), "second": fa.fedadmm(LOCAL)}
     for place in (None, tmp_path):
@@ -540,12 +554,12 @@ def test_an_interrupt_in_a_cells_last_round_keeps_the_cell(tmp_path):
     assert fa.read_comparison(tmp_path).notes() == ["second, seed 0: not begun"]
 
 
-def test_a_run_that_stopped_between_evaluations_shows_its_last_loss():
+def test_a_run_that_stopped_between_evaluations_shows_its_last_loss(monkeypatch):
+    monkeypatch.setattr(sys.modules["fedjax_admm.simulate"], "SECONDS_A_DISPATCH", 0.0)  # a round at a time
     with pytest.raises(fa.Interrupted) as caught:
         run(None, rounds=9, evaluate_every=3, on_round=interrupt_in(4))
     loss = caught.value.result.history["loss"]
-    done = len(loss) - 1
-    assert repr(caught.value.result) == f"Result({done} rounds, loss {loss[0]:.6g} -> {loss[done - done % 3]:.6g})"
+    assert repr(caught.value.result) == f"Result(4 rounds, loss {loss[0]:.6g} -> {loss[3]:.6g})"
 
 
 def test_a_second_interrupt_ends_it_at_once(tmp_path):

@@ -2,6 +2,6 @@
 
 from .device import device_rounds, init_state, shardings
 from .rows import StoredClients
-from .stored import StoredPopulation
+from .stored import StoredPopulation, init_server
 
-__all__ = ["StoredClients", "StoredPopulation", "device_rounds", "init_state", "shardings"]
+__all__ = ["StoredClients", "StoredPopulation", "device_rounds", "init_server", "init_state", "shardings"]

@@ -60,7 +60,7 @@ def _one_round(
 
 
 @jax.jit
-def _init_server(problem: Problem, algorithm: Algorithm, params: Any) -> Any:
+def init_server(problem: Problem, algorithm: Algorithm, params: Any) -> Any:
     """The server's record at the start; the rows of all clients, which it depends on, are never made."""
     everyone = jnp.arange(problem.data.num_clients, dtype=jnp.int32)
     return trees.strongly_typed(algorithm.init(params, clients_of(problem, everyone, trees.scalar_dtype(params)))[0])
@@ -90,7 +90,7 @@ class StoredPopulation:
 
     def init(self, params: Any) -> State:
         """z^0, and every client at its start."""
-        server = _init_server(self._problem, self._algorithm, params)
+        server = init_server(self._problem, self._algorithm, params)
         maximum = np.asarray(trees.per_client(self._algorithm.local.max_epochs, jnp.arange(self._number)), np.int32)
         counted = self._shapes.offences
         offences = None if counted is None else np.zeros(counted.shape, counted.dtype)
