@@ -30,7 +30,7 @@ from .flags import Flags, command, value
 from .history import DivergenceError
 from .interrupts import Interrupted
 from .local_solver import LocalSolver
-from .named_criteria import FIXED, RELATIVE, split
+from .named_criteria import FIXED, MAKERS, RELATIVE, split
 from .progress import making
 from .run_directory import check_place, read_run_settings
 from .settings import title
@@ -84,7 +84,7 @@ def _list(text: Any) -> Any:
     return found if isinstance(found, list) else [found]
 
 
-_criteria = f"{', '.join((FIXED, *RELATIVE))}, or NAME(NUMBER, ...) such as sampling_noise(1)"
+_criteria = f"{', '.join((FIXED, *RELATIVE))}, or with its numbers, as in sampling_noise(1), {', '.join(MAKERS)}"
 _names = ", ".join(name.replace("_", "-") for name in algorithms.__all__)
 _ONE = (
     _option("algorithm", str, "fedadmm-insa", f"One of {_names}."),
