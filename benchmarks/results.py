@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,6 +38,13 @@ def one_line_errors(main: Callable[[], None]) -> None:
         kept = f"; {stopped.run_dir} has it, and the same command goes on" if stopped.run_dir else ""
         print(f"{Path(sys.argv[0]).name}: stopped after round {stopped.round}{kept}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:  # a second one
+        print(
+            f"{Path(sys.argv[0]).name}: stopped at once; with --out, what was saved is kept",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(1)  # an orderly exit would wait for the round that is being computed
     except (ValueError, TypeError, FileNotFoundError, ImportError) as error:
         print(f"{Path(sys.argv[0]).name}: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
