@@ -128,7 +128,7 @@ def _as_array(name: str, value: Any, kind: str) -> np.ndarray:
     if not is_number and not isinstance(value, (np.ndarray, jax.Array, list, tuple)):
         raise ValueError(f"{name} must be {kind}, got {value!r}")
     try:
-        if np.asarray(value).dtype.kind in "bUS":
+        if np.asarray(value).dtype.kind in "US":
             raise ValueError  # words would be read as numbers
         return np.asarray(value, np.float64)
     except (TypeError, ValueError):
