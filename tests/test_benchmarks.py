@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,25 @@ def test_criteria_on_a_problem_of_ones_own(tmp_path):
     ]  # fmt: skip
     works = (tmp_path / "out/criteria-target.csv").read_text().splitlines()[-1]
     assert works == '1,loss=0,"fedadmm-insa, relative_residual(sigma=0.5)",0 of 1,-,-,-,-,-'
+
+
+def test_refused_looks_by_hand(monkeypatch):
+    """Passes for the criterion without the reference's, less the looks that agreed; with full gradients there are none."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    criteria = importlib.import_module("criteria")
+    solves = types.SimpleNamespace(
+        criterion_samples=np.array([[8, 15, 4, 5]]),
+        stop_reason=np.array([["criterion", "maximum", "maximum", "maximum"]]),
+    )
+    run = fa.RunRecord(None, cohorts=np.arange(4)[None], solves=solves, num_clients=4)
+    comparison = fa.Comparison({"a": {0: run}}, {}, "a")
+    relative = fa.criteria.relative_residual(c=0.1, residual="verified")
+    method = fa.fedadmm(fa.LocalSolver(0.1, batch_size=2), criterion=relative)
+    # 1, 2, 0 and 0 looks of clients with 4, 5, 4 and 5 rows; the first client's agreed.
+    told = "a: 2 of 3 exact looks refused, 67%; 2 of them in solves that went on to the maximum"
+    assert criteria.refusals(comparison, {"a": method}, np.array([4, 5, 4, 5])) == [told]
+    full = fa.fedadmm(fa.LocalSolver(0.1), criterion=relative)
+    assert criteria.refusals(comparison, {"a": full}, np.array([4, 5, 4, 5])) == []
 
 
 def test_criteria_names_what_is_wrong(capsys, monkeypatch):

@@ -285,6 +285,10 @@ def test_a_comparison_without_a_sound_run_failed(tmp_path, capsys, monkeypatch):
     assert code == 1 and "every run diverged (fedavg, seed 0: round 1: " in error
     code, _, error = call("report all", capsys)
     assert code == 2 and "has no finished run: fedavg, seed 0: round 1" in error
+    assert call(f"compare linear {SMALL} --algorithms fedavg --out mixed", capsys)[0] == 0  # what was there is sound
+    code, out, error = call(f"compare linear {SMALL} --algorithms fedadmm --learning-rate 1e30 --out mixed", capsys)
+    assert code == 1 and "every run diverged (fedadmm 1, seed 0: round 1" in error
+    assert [line.split("  ")[0] for line in out.splitlines()[1:3]] == ["fedavg", "fedadmm 1"]
 
 
 def test_a_target_is_kept_with_the_comparison(tmp_path, capsys, monkeypatch):
