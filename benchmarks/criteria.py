@@ -6,15 +6,8 @@
 
 The problem is an example's name (linear, mnist, cifar10, mnist-mini), "logistic" (multinomial regression on the images
 of mnist-mini, clients by Dirichlet(0.3) labels), or module:function, a function that returns an `Example`; `--set` are
-its arguments. Seeds change the start, the cohorts and the order of rows, not the data or its partition. A criterion is
-
-    fixed                       every solve does its maximum of epochs
-    exact, epoch_mean, verified the paper's relative criterion with this residual; with "-client" after it, relative to
-                                the client's own residual, as in (3.7)
-    NAME(NUMBER, ...)           one of fa.criteria, such as sampling_noise(1), decaying_squared_tolerance(100,0.95) or
-                                relative_residual(sigma=0.5), FedProx's gamma; a word after the numbers is its residual
-
-as for `fedjax-admm compare --criteria`, which has the same for the package's own examples.
+its arguments. Seeds change the start, the cohorts and the order of rows, not the data or its partition. Criteria
+are in words, listed below and the same as for `fedjax-admm compare --criteria`.
 
 Prints a table for each penalty, with the first criterion as baseline, of "verified" how often the exact look refused,
 and with each `--target` the work until a loss or a metric is there. `--out` keeps the runs, a comparison for each
@@ -34,10 +27,9 @@ import numpy as np
 from results import arguments_of, draw, every_run, make, numbers, one_line_errors, prefix, stacked, write_csv
 
 import fedjax_admm as fa
-from fedjax_admm import checks
+from fedjax_admm import checks, named_criteria
 from fedjax_admm.cli import EXAMPLES, target_of
 from fedjax_admm.evaluation import evaluated_columns
-from fedjax_admm.named_criteria import split
 
 
 def logistic(
@@ -86,7 +78,9 @@ def refusals(comparison: fa.Comparison, methods: Mapping[str, Any], sizes: np.nd
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=f"{__doc__}\n{named_criteria.__doc__}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("problem")
     parser.add_argument("--criteria", default="fixed,exact,epoch_mean,verified")
     parser.add_argument("--algorithms", default="fedadmm-insa", help="with commas between them")
@@ -111,7 +105,9 @@ def main() -> None:
     for column, _ in targets:
         checks.choice("--target", column, evaluated_columns(example.problem))
     names = [name.strip().replace("-", "_") for name in args.algorithms.split(",")]
-    cells = {f"{name.replace('_', '-')}, {how}": (name, how) for name in names for how in split(args.criteria)}
+    cells = {
+        f"{name.replace('_', '-')}, {how}": (name, how) for name in names for how in named_criteria.split(args.criteria)
+    }
     methods = {
         p: {label: example.algorithm(name, p, criterion=how) for label, (name, how) in cells.items()} for p in penalties
     }

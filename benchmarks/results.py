@@ -26,9 +26,6 @@ from fedjax_admm.plots import figures
 from fedjax_admm.run_directory import StoredRun
 from fedjax_admm.tables import Table
 
-# Of these the history has each round's own: curves are drawn over their sums.
-SUMS = ("gradient_samples", "criterion_samples", "communicated_floats", "simulated_seconds")
-
 
 def one_line_errors(main: Callable[[], None]) -> None:
     """Runs a script; of bad input and of what is missing it says one line, and ends with 2; stopped, with 1."""
@@ -127,14 +124,14 @@ def stacked(tables: Mapping[Any, str], name: str = "penalty") -> str:
 def every_round(runs: Mapping[str, Mapping[int, fa.RunRecord]], columns: Sequence[str]) -> str:
     """The numbers behind curves: a line for each round that was evaluated, of every label and seed.
 
-    columns: of the history, what is counted summed up to there; or "epochs", of all clients, likewise.
+    columns: of the history, a round's work summed up to there; or "epochs", of all clients, likewise.
     """
     lines = []
     for label, seeds in runs.items():
         for seed, run in seeds.items():
-            own = {name: np.cumsum(run.history[name]) for name in SUMS if name in run.history}
-            own["epochs"] = np.cumsum([0, *np.sum(run.epochs, axis=1, dtype=np.int64)])
-            values = [own.get(name, run.history.get(name)) for name in columns]
+            found = {**run.history, "epochs": np.append(0, np.sum(run.epochs, axis=1, dtype=np.int64))}
+            work = ("epochs", *fa.plots.curves.WORK)
+            values = [np.cumsum(found[name]) if name in work else found[name] for name in columns]
             for k in np.flatnonzero(np.isfinite(run.history["loss"])):
                 lines.append((label, str(seed), str(k), *(f"{column[k]:.10g}" for column in values)))
     return Table(("method", "seed", "round", *columns), tuple(lines)).csv()

@@ -297,9 +297,9 @@ def _checked_params(problem: Problem, initial_params: Any) -> Any:
             )
     if not bool(trees.all_finite(initial_params)):
         raise ValueError("initial_params is not finite: remove NaN and inf")
-    # Python's numbers have no precision of their own.
+    # Python's own numbers have no precision; NumPy's, which may be instances of float, have one.
     arrays = [
-        jnp.asarray(given[place], like.dtype if isinstance(given[place], float | int) else None)
+        jnp.asarray(given[place], like.dtype if type(given[place]) is float else None)
         for place, like in expected.items()
     ]
     return jax.tree.unflatten(jax.tree.structure(problem.params_shape), arrays)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_GROUPED, _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+"), re.compile(",")
+_GROUPED = re.compile(r"\d{1,3}(,\d{3})+")  # a number with commas between its thousands
 _LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -66,7 +66,7 @@ class Table:
         'FedAvg,1250000'
         """
         text = io.StringIO()
-        rows = ([_THOUSANDS.sub("", cell) if _GROUPED.fullmatch(cell) else cell for cell in row] for row in self.rows)
+        rows = ([cell.replace(",", "") if _GROUPED.fullmatch(cell) else cell for cell in row] for row in self.rows)
         csv.writer(text, lineterminator="\n").writerows((self.header, *rows))
         return text.getvalue()
 

@@ -366,6 +366,8 @@ def test_initial_parameters_take_the_form_of_inits():
     for given in (start, flax.core.freeze(start), collections.OrderedDict(start)):
         params = run(problem, ALGORITHMS["fedavg"], rounds=1, initial_params=given).params
         assert type(params) is dict and params["b"].dtype == params["w"].dtype == np.float32
+    wide = fa.Simulation(problem, ALGORITHMS["fedavg"], initial_params=start | {"b": np.float64(2.0)}).init().params
+    assert wide["b"].dtype == np.float64  # which NumPy's number says
 
 
 @pytest.mark.parametrize("unselected", ["current", "sent"])
