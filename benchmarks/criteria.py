@@ -27,9 +27,10 @@ import numpy as np
 from results import arguments_of, draw, every_run, make, numbers, one_line_errors, prefix, stacked, write_csv
 
 import fedjax_admm as fa
-from fedjax_admm import checks, named_criteria
-from fedjax_admm.cli import EXAMPLES, target_of
-from fedjax_admm.evaluation import evaluated_columns
+from fedjax_admm.algorithms import named_criteria
+from fedjax_admm.cli.commands import EXAMPLES, target_of
+from fedjax_admm.core import checks
+from fedjax_admm.problems.evaluation import evaluated_columns
 
 
 def logistic(

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 import fedjax_admm as fa
-from fedjax_admm import checkpoints
+from fedjax_admm.storage import checkpoints
 
 ROUNDS = 200
 

@@ -25,10 +25,10 @@ import numpy as np
 import results
 
 import fedjax_admm as fa
-from fedjax_admm.compare_runs import CELLS
-from fedjax_admm.files import read_json
-from fedjax_admm.run_directory import SETTINGS, StoredRun
-from fedjax_admm.tables import Table
+from fedjax_admm.core.files import read_json
+from fedjax_admm.results.tables import Table
+from fedjax_admm.runs.compare import CELLS
+from fedjax_admm.storage.run_directory import SETTINGS, StoredRun
 
 # Row -> Example 1: loss, epochs saved in percent; Examples 2 and 3: accuracy in percent, epochs saved in percent.
 PAPER: dict[str, tuple[tuple[float, float], ...]] = {

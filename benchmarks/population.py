@@ -30,7 +30,7 @@ def child(clients: int, kind: str, hidden: int, rounds: int) -> None:
     import jax
 
     import fedjax_admm as fa
-    from fedjax_admm.environment import peak_memory
+    from fedjax_admm.core.environment import peak_memory
 
     rng = np.random.default_rng(0)
     number = 2000

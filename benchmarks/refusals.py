@@ -27,9 +27,9 @@ from jax.flatten_util import ravel_pytree
 from results import one_line_errors
 
 import fedjax_admm as fa
-from fedjax_admm import checks
-from fedjax_admm.records import LocalProgress
-from fedjax_admm.tables import Table
+from fedjax_admm.core import checks
+from fedjax_admm.core.vocabulary import LocalProgress
+from fedjax_admm.results.tables import Table
 
 PROBLEMS: dict[str, tuple[Callable[[], fa.examples.Example], float]] = {  # with the initial penalty
     "linear": (lambda: fa.examples.linear_regression(**SMALL), 0.1),

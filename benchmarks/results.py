@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 import fedjax_admm as fa
-from fedjax_admm import checks
-from fedjax_admm.environment import environment
-from fedjax_admm.files import check_writable
-from fedjax_admm.flags import value
-from fedjax_admm.plots import figures
-from fedjax_admm.run_directory import StoredRun
-from fedjax_admm.tables import Table
+from fedjax_admm.cli.flags import value
+from fedjax_admm.core import checks
+from fedjax_admm.core.environment import environment
+from fedjax_admm.core.files import check_writable
+from fedjax_admm.results.tables import Table
+from fedjax_admm.show.plots import figures
+from fedjax_admm.storage.run_directory import StoredRun
 
 
 def one_line_errors(main: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from results import draw, every_round, numbers, one_line_errors, write_csv
 
 import fedjax_admm as fa
-from fedjax_admm.tables import Table
+from fedjax_admm.results.tables import Table
 
 
 def methods(example: fa.examples.Example, penalty: float) -> dict[str, Any]:

@@ -21,8 +21,8 @@ import numpy as np
 from results import arguments_of, make, numbers, one_line_errors, prefix, write_csv
 
 import fedjax_admm as fa
-from fedjax_admm import checks
-from fedjax_admm.tables import Table
+from fedjax_admm.core import checks
+from fedjax_admm.results.tables import Table
 
 METHODS = {
     "FedADMM": ("fedadmm", {}),
@@ -87,7 +87,7 @@ def draw(path: str, points: Mapping[Key, np.ndarray]) -> None:
     """A row for each penalty: the loss above the optimum against epochs, as the paper counts, gradients and seconds."""
     from matplotlib import ticker
 
-    from fedjax_admm.plots import figures
+    from fedjax_admm.show.plots import figures
 
     penalties = list(dict.fromkeys(penalty for _, penalty in points))
     grid = figures.new_axes(len(penalties), 3, (3.6, 2.9), sharey=True)

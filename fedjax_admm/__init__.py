@@ -1,29 +1,31 @@
 """fedjax_admm: a vectorized simulator of federated optimisation in JAX."""
 
-from . import algorithms, client_time, criteria, examples, loggers, models, penalties, plots, problems
-from .algorithms import fedadmm, fedadmm_in, fedadmm_insa, fedavg, feddyn, fedprox, scaffold
-from .client_time import ClientTime
-from .compare_runs import compare, read_comparison
-from .comparison import Comparison
+from . import algorithms, examples, models, problems
+from ._version import __version__
+from .algorithms import criteria, fedadmm, fedadmm_in, fedadmm_insa, fedavg, feddyn, fedprox, penalties, scaffold
+from .algorithms.local_solver import LocalSolver
+from .core.trees import record, static
+from .core.vocabulary import Solves, State, StopReason, Subproblem
 from .data import partition
 from .data.federated import FederatedData
-from .devices import use_cpu_devices
-from .estimate import Estimate, estimate
-from .execution import Execution
-from .faults import Faults
-from .history import DivergenceError, History, Result, RunRecord
-from .hosts import LostProcessError, initialize_distributed
-from .interrupts import Interrupted
-from .local_solver import LocalSolver
-from .problem import Problem
-from .records import Solves, State, StopReason, Subproblem
-from .run_directory import RunDirectoryError, StoredRun, read_run
-from .simulate import resume, simulate
-from .simulation import Simulation
-from .sweeps import simulate_many
-from .trees import record, static
-
-__version__ = "0.1.0"
+from .engine.devices import use_cpu_devices
+from .engine.execution import Execution
+from .engine.processes import LostProcessError, initialize_distributed
+from .exchange import client_time
+from .exchange.client_time import ClientTime
+from .exchange.faults import Faults
+from .problems.problem import Problem
+from .results.comparison import Comparison
+from .results.history import DivergenceError, History, Result, RunRecord
+from .runs import loggers
+from .runs.compare import compare, read_comparison
+from .runs.estimate import Estimate, estimate
+from .runs.interrupts import Interrupted
+from .runs.simulate import resume, simulate
+from .runs.simulation import Simulation
+from .runs.sweeps import simulate_many
+from .show import plots
+from .storage.run_directory import RunDirectoryError, StoredRun, read_run
 
 __all__ = [
     "ClientTime",
@@ -47,6 +49,7 @@ __all__ = [
     "StopReason",
     "StoredRun",
     "Subproblem",
+    "__version__",
     "algorithms",
     "client_time",
     "compare",

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import jax
 import pytest
+
+# Tests share helpers across folders, and so do the processes that they start.
+TESTS = Path(__file__).parent
+FOLDERS = [str(folder) for folder in (TESTS, *sorted(TESTS.iterdir())) if folder.is_dir()]
+sys.path[:0] = FOLDERS
+os.environ["PYTHONPATH"] = os.pathsep.join([*FOLDERS, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 jax.config.update("jax_enable_x64", True)
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # of processes that tests start; of this one see `programs`

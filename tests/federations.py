@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_admm as fa
-from fedjax_admm import shuffle
+from fedjax_admm.core import randomness
 
 GAMMA = 0.1
 
@@ -58,7 +58,7 @@ def optimum(xs, ys, alpha):
 
 def epoch_order(seed, sizes):
     """The rows' order of (round, client, epoch) in a run with this seed."""
-    key = jax.random.split(shuffle.root_key(seed))[1]
+    key = jax.random.split(randomness.root_key(seed))[1]
 
     def order(round, client, epoch):
         return np.asarray(rows_in_order(key, round, client, epoch, sizes[client]))
@@ -68,7 +68,7 @@ def epoch_order(seed, sizes):
 
 @partial(jax.jit, static_argnames="size")
 def rows_in_order(key, round, client, epoch, size):
-    words = shuffle.client_keys(key, round, jnp.array([client], jnp.int32))[0]
-    return shuffle.permute(
-        shuffle.epoch_order(words, epoch), jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.int32(size)
+    words = randomness.client_keys(key, round, jnp.array([client], jnp.int32))[0]
+    return randomness.permute(
+        randomness.epoch_order(words, epoch), jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.int32(size)
     )

@@ -14,13 +14,14 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from .. import checks, criteria, penalties, trees
-from ..aggregate import RunningSum, weighted
-from ..criteria import Criterion
-from ..local_solver import LocalSolver
-from ..penalties import PenaltyRule
-from ..records import Clients, Solutions, Subproblem
-from ..trees import record, static
+from ..core import checks, trees
+from ..core.sums import RunningSum, weighted
+from ..core.trees import record, static
+from ..core.vocabulary import Clients, Solutions, Subproblem
+from . import criteria, penalties
+from .criteria import Criterion
+from .local_solver import LocalSolver
+from .penalties import PenaltyRule
 
 
 @record

@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from .. import checks, criteria, trees
-from ..aggregate import RunningSum, weighted
-from ..criteria import Criterion
-from ..local_solver import LocalSolver
-from ..records import Clients, Solutions, Subproblem
-from ..trees import record, static
+from ..core import checks, trees
+from ..core.sums import RunningSum, weighted
+from ..core.trees import record, static
+from ..core.vocabulary import Clients, Solutions, Subproblem
+from . import criteria
 from .base import ModelExchange
+from .criteria import Criterion
+from .local_solver import LocalSolver
 
 
 @record

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 from jax import Array
 
-from ..criteria import Criterion
-from ..local_solver import LocalSolver
-from ..records import Clients, Solutions, Subproblem
+from ..core.vocabulary import Clients, Solutions, Subproblem
+from .criteria import Criterion
+from .local_solver import LocalSolver
 
 
 class Algorithm(Protocol):

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from .. import checks, criteria, trees
-from ..aggregate import RunningSum, weighted
-from ..criteria import Criterion
-from ..local_solver import LocalSolver, add_scaled
-from ..records import Clients, Solutions, Subproblem
-from ..trees import record
+from ..core import checks, trees
+from ..core.sums import RunningSum, weighted
+from ..core.trees import record
+from ..core.vocabulary import Clients, Solutions, Subproblem
+from . import criteria
+from .criteria import Criterion
+from .local_solver import LocalSolver, add_scaled
 
 
 @record

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..files import DamagedFileError, write_whole
+from ..core.files import DamagedFileError, write_whole
 
 _CHUNK = 1 << 20  # bytes a read: the arrays are filled in place, without a second copy of them
 

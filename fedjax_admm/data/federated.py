@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .. import checks, display
-from ..trees import record
+from ..core import checks
+from ..core.trees import record
+from ..show import notebook
 from .fields import as_arrays, check_finite, count_rows, of_one_kind
 
 
@@ -130,7 +131,7 @@ class FederatedData:
         )
 
     def _repr_html_(self) -> str:
-        return display.data_html(self)
+        return notebook.data_html(self)
 
 
 def _rows_of_client(i: int, part: Any, num_rows: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import checks
+from ..core import checks
 
 
 def iid(num_examples: int, num_clients: int, seed: int = 0) -> list[np.ndarray]:

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fedjax_admm.data import cache
-from fedjax_admm.files import DamagedFileError
+from ..core.files import DamagedFileError
+from . import cache
 
 EMBEDDED = "mnist_mini"
 

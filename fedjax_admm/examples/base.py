@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .. import algorithms, checks
-from ..local_solver import LocalSolver
-from ..named_criteria import named
-from ..problem import Problem
-from ..settings import describe
+from .. import algorithms
+from ..algorithms.local_solver import LocalSolver
+from ..algorithms.named_criteria import named
+from ..core import checks
+from ..problems.problem import Problem
+from ..storage.settings import describe
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import checks, models, problems
-from ..cohorts import Cohorts
+from .. import models, problems
+from ..algorithms.local_solver import LocalSolver
+from ..core import checks
 from ..data import partition
 from ..data.federated import FederatedData
 from ..data.sources import EMBEDDED, load
-from ..local_solver import LocalSolver
+from ..exchange.cohorts import Cohorts
 from ..models import Model
-from ..problem import Problem
+from ..problems.problem import Problem
 from .base import Example, recipe
 
 DataDir = str | os.PathLike[str] | None

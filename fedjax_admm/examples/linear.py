@@ -13,13 +13,13 @@ import numpy as np
 from jax import Array
 from jax.scipy.sparse.linalg import cg
 
-from .. import checks, environment
-from ..cohorts import Cohorts
+from ..algorithms.local_solver import LocalSolver
+from ..core import checks, environment
 from ..data import cache
 from ..data.federated import FederatedData
-from ..evaluation import evaluate
-from ..local_solver import LocalSolver
-from ..problem import Problem
+from ..exchange.cohorts import Cohorts
+from ..problems.evaluation import evaluate
+from ..problems.problem import Problem
 from .base import Example, recipe
 
 GAMMA = 0.01

@@ -3,10 +3,10 @@
 import jax
 from flax import linen as nn
 
-from fedjax_admm.models import start
-from fedjax_admm.models.layers import ConvPoolRelu, Dense
-from fedjax_admm.models.model import Model
-from fedjax_admm.models.normalization import MNIST, Normalization, to_float
+from . import start
+from .layers import ConvPoolRelu, Dense
+from .model import Model
+from .normalization import MNIST, Normalization, to_float
 
 
 class ConvNet(nn.Module):

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_admm.models.products import join, matmul, patches
+from .products import join, matmul, patches
 
 Padding = str | Sequence[tuple[int, int]]
 

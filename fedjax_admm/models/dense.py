@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import jax
 from flax import linen as nn
 
-from fedjax_admm import checks
-from fedjax_admm.models import start
-from fedjax_admm.models.layers import Dense
-from fedjax_admm.models.model import Model
-from fedjax_admm.models.normalization import Normalization, to_float
+from ..core import checks
+from . import start
+from .layers import Dense
+from .model import Model
+from .normalization import Normalization, to_float
 
 
 class Perceptron(nn.Module):

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_admm.models.convolution import Padding, conv2d
-from fedjax_admm.models.pooling import conv2d_max_pool2
-from fedjax_admm.models.products import matmul
+from .convolution import Padding, conv2d
+from .pooling import conv2d_max_pool2
+from .products import matmul
 
 zeros, ones = nn.initializers.zeros, nn.initializers.ones
 

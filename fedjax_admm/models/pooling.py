@@ -7,8 +7,8 @@ PyTorch; `jnp.max` divides it among them, which costs a count. Images are [batch
 import jax
 import jax.numpy as jnp
 
-from fedjax_admm.models.convolution import Padding, pairs
-from fedjax_admm.models.products import join, matmul, patches
+from .convolution import Padding, pairs
+from .products import join, matmul, patches
 
 
 def max_pool2(x: jax.Array) -> jax.Array:

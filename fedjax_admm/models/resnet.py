@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_admm.models import start
-from fedjax_admm.models.layers import Conv, Dense, LayerGroupNorm
-from fedjax_admm.models.model import Model
-from fedjax_admm.models.normalization import CIFAR10, Normalization, to_float
+from . import start
+from .layers import Conv, Dense, LayerGroupNorm
+from .model import Model
+from .normalization import CIFAR10, Normalization, to_float
 
 # PyTorch pads by one on both sides, also at stride 2, where "SAME" would pad by one at the end only.
 PADDING = ((1, 1), (1, 1))

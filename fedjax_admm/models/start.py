@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_admm.models.model import Model, Params, from_flax
+from .model import Model, Params, from_flax
 
 
 def model(module: nn.Module, input_shape: tuple[int, ...], dtype: str = "uint8", *, he: bool = False) -> Model:

@@ -1,0 +1,163 @@
+"""How one client trains: its subproblem's value and gradient on some rows, and one optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array, lax
+
+from ..core import checks, trees
+from ..core.trees import record, static
+from ..core.vocabulary import Subproblem
+from ..problems.problem import Problem
+
+# Rows of one piece of a full gradient. At most so many: enough for matrix products, few enough for a CNN's
+# activations. Fewer where clients are small, so that nine tenths of the rows in all their pieces exist.
+FULL_GRADIENT_PIECES = (256, 128, 64, 32, 16, 8)
+LEAST_FILLED = 0.9
+
+
+@record
+class LocalSolver:
+    """Gradient steps on the client's subproblem, by any optax optimizer, afresh in every solve.
+
+    learning_rate: a number, or one per client [clients].
+    batch_size: rows of a step. An epoch visits each row once, in an order that depends on (seed, round, client,
+        epoch) alone; the last batch has what is left. None: one step an epoch, with the full gradient.
+    max_epochs: a whole number, or one per client [clients].
+    optimizer: a factory, called with the learning rate: `optax.sgd`, `optax.adam`, `optax.lbfgs` or your own
+        function, defined once (a new lambda or `functools.partial` for each run compiles anew). A line search
+        evaluates the step's own objective: the batch's, or all rows' with a full gradient. Each evaluation
+        counts as a gradient of those rows.
+
+    >>> LocalSolver(learning_rate=0.01, batch_size=50, max_epochs=20).max_epochs
+    20
+    """
+
+    learning_rate: Any
+    batch_size: int | None = static(default=None)
+    max_epochs: Any = 1
+    optimizer: Callable[..., optax.GradientTransformation] = static(default=optax.sgd)
+
+    def __post_init__(self) -> None:
+        rate = checks.number("learning_rate", self.learning_rate, above=0, per_client=True)
+        object.__setattr__(self, "learning_rate", rate)
+        maximum = checks.integer("max_epochs", self.max_epochs, at_least=1, per_client=True)
+        object.__setattr__(self, "max_epochs", maximum)
+        if self.batch_size is not None:
+            object.__setattr__(self, "batch_size", checks.integer("batch_size", self.batch_size, at_least=1))
+        if not callable(self.optimizer):
+            raise ValueError(
+                f"optimizer must be a factory that is called with the learning rate, such as optax.sgd, "
+                f"got {self.optimizer!r}"
+            )
+
+    @property
+    def full_gradient(self) -> bool:
+        return self.batch_size is None
+
+    def steps_per_epoch(self, sizes: Array) -> Array:
+        """Steps of an epoch for clients of these sizes."""
+        return jnp.ones_like(sizes) if self.batch_size is None else -(-sizes // self.batch_size)
+
+    def rows_per_trip(self, sizes: np.ndarray) -> int:
+        """Rows of one gradient evaluation, for clients of these sizes: a batch, or a piece of the full gradient."""
+        largest = int(sizes.max())
+        if self.batch_size is not None:
+            return min(self.batch_size, largest)
+        pieces = sorted({min(piece, largest) for piece in FULL_GRADIENT_PIECES}, reverse=True)
+        filled = [sizes.sum() / (-(-sizes // piece) * piece).sum() for piece in pieces]
+        return next((p for p, share in zip(pieces, filled, strict=True) if share >= LEAST_FILLED), pieces[-1])
+
+    def init(self, params: Any) -> Any:
+        """The optimizer's state at the start of a solve."""
+        return self._made().init(params)
+
+    def _made(self) -> optax.GradientTransformation:
+        try:
+            made = self.optimizer(self.learning_rate)
+        except TypeError as error:
+            raise ValueError(f"optimizer must be a function of the learning rate: {error}") from error
+        if not (hasattr(made, "init") and hasattr(made, "update")):
+            raise ValueError(f"optimizer must make an optax optimizer from a learning rate, but it made {made!r}")
+        return made
+
+    def step(self, params: Any, state: Any, gradient: Any, value: Array, value_fn: Callable) -> tuple[Any, Any, Array]:
+        """One step of one client (scalar learning rate): (params, state, evaluations of its line search)."""
+        optimizer = optax.with_extra_args_support(self._made())
+        updates, state = optimizer.update(gradient, state, params, value=value, grad=gradient, value_fn=value_fn)
+        searched = optax.tree.get_all_with_path(state, "num_linesearch_steps")
+        none: Array = jnp.int32(0)
+        evaluations = sum((steps for _, steps in searched), none).astype(jnp.int32)
+        return optax.apply_updates(params, updates), state, evaluations
+
+
+class ClientObjective:
+    """One client's subproblem, on any of its rows. `offset` and `size` say where they are."""
+
+    def __init__(
+        self, problem: Problem, server_params: Any, subproblem: Subproblem, offset: Array, size: Array
+    ) -> None:
+        self._problem, self._subproblem, self._offset, self.size = problem, subproblem, offset, size
+        self._center = server_params if subproblem.center is None else subproblem.center
+        self._dtype = trees.scalar_dtype(server_params)
+
+    def on_rows(self, params: Any, rows: Array, count: Array) -> Array:
+        """The subproblem's objective with f_i's mean taken over the first `count` of `rows`."""
+        batch = self._problem.data.take(rows)
+        losses = self._problem.loss(params, batch)
+        losses = losses.astype(trees.at_least_single(losses.dtype, self._dtype))
+        mask = jnp.arange(rows.shape[0], dtype=jnp.int32) < count
+        value = jnp.sum(jnp.where(mask, losses, 0)) / jnp.maximum(count, 1).astype(losses.dtype)
+        if self._problem.regularizer is not None:
+            value += self._problem.regularizer(params)
+        sub = self._subproblem
+        if sub.linear is not None:
+            value -= optax.tree.vdot(sub.linear, params)
+        if sub.penalty is not None:
+            distance = optax.tree.norm(optax.tree.sub(params, self._center), squared=True)
+            value += 0.5 * sub.penalty * distance
+        return value
+
+    def on_all_rows(self, rows_per_piece: int) -> Callable[[Any], Array]:
+        """The objective over all rows, piece by piece, differentiable whatever the client's size.
+
+        Reverse mode cannot go back through a loop of traced length, so the forward pass sums the gradient as
+        well; only line searches need this.
+        """
+
+        def value_and_gradient(params: Any) -> tuple[Array, Any]:
+            def add(carry: tuple) -> tuple:
+                start, total, gradient = carry
+                rows, count, share = self.piece(start, rows_per_piece)
+                value, part = jax.value_and_grad(self.on_rows)(params, rows, count)
+                total += share.astype(total.dtype) * value
+                return start + rows_per_piece, total, add_scaled(gradient, share, part)
+
+            zero = jax.eval_shape(self.on_rows, params, *self.piece(0, rows_per_piece)[:2])
+            start = (jnp.int32(0), jnp.zeros((), zero.dtype), optax.tree.zeros_like(params))
+            return lax.while_loop(lambda carry: carry[0] < self.size, add, start)[1:]
+
+        @jax.custom_vjp
+        def objective(params: Any) -> Array:
+            return value_and_gradient(params)[0]
+
+        objective.defvjp(value_and_gradient, lambda gradient, weight: (optax.tree.scale(weight, gradient),))
+        return objective
+
+    def piece(self, start: Any, number: int) -> tuple[Array, Array, Array]:
+        """Rows [number] from the client's `start`-th on, how many of them exist, and their share of all it has."""
+        positions = start + jnp.arange(number, dtype=jnp.int32)
+        count = jnp.clip(self.size - start, 0, number)
+        share = count.astype(self._dtype) / self.size.astype(self._dtype)
+        return self._offset + jnp.minimum(positions, self.size - 1), count, share
+
+
+def add_scaled(total: Any, share: Array, part: Any) -> Any:
+    """total + share * part, in the total's dtypes."""
+    return jax.tree.map(lambda t, p: t + share.astype(t.dtype) * p.astype(t.dtype), total, part)

@@ -1,0 +1,5 @@
+"""The command `fedjax-admm`."""
+
+from .commands import main
+
+__all__ = ["main"]

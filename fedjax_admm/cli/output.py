@@ -1,0 +1,82 @@
+"""What the commands print: results on stdout, and on stderr what is going on."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..core import checks, environment
+from ..core.files import read_json
+from ..engine import processes
+from ..results.comparison import Comparison, key_figures
+from ..results.history import Result
+from ..runs.compare import read_comparison
+from ..storage.run_directory import SETTINGS, STATUS, read_run_settings
+
+
+class EveryRunDivergedError(RuntimeError):
+    """A comparison without a result."""
+
+
+def show_run(result: Result, out: Any, title: str, note: str | None, before: int | None = None) -> None:
+    """A run by its title and key figures.
+
+    note: a sentence about it; before: rounds of the complete run that was there before the command.
+    """
+    if not processes.is_first():
+        return
+    if before is not None and before == len(result.cohorts):
+        _say(f"{out} is already complete: {checks.counted(before, 'round')}")
+    print(f"{title}\n\n{key_figures(result)}")
+    if note is not None:
+        print(f"\n{note}")
+    if (peak := environment.peak_memory()) is not None:
+        print(f"\nmemory of this process, at most: {peak / 2**30:.2f} GiB")
+    if out is not None:
+        print(f"\nin {out}; for pictures: fedjax-admm report {shlex.quote(str(out))}")
+
+
+def show_comparison(comparison: Comparison, out: Any, complete: bool = False) -> None:
+    """A comparison's tables, on the screen and in its directory; `complete`: it was so before the command.
+
+    With a directory, of all that is in it: the command may have added to it.
+    """
+    diverged = None if comparison.by_label() else next(iter(comparison.notes()), "").partition(";")[0]
+    if processes.is_first():
+        if complete:
+            _say(f"{out} is already complete")
+        if out is not None:
+            comparison = read_comparison(out)
+        # In a file or a pipe a row is one line, however long.
+        print(comparison.text(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+        if out is not None and comparison.by_label():
+            _write_tables(comparison, out)
+    if diverged is not None:  # every run of this command: in every process the same
+        raise EveryRunDivergedError(f"every run diverged ({diverged}): lower the learning rate, or try other penalties")
+
+
+def _write_tables(comparison: Comparison, out: Any) -> None:
+    forms = {
+        "table.txt": comparison.text(),
+        "table.csv": comparison.csv(),
+        "table.md": comparison.markdown(),
+        "table.tex": comparison.latex(),
+    }
+    for name, text in forms.items():
+        (Path(out) / name).write_text(text.rstrip("\n") + "\n")
+    print(f"\nin {out}: table.txt, .csv, .md, .tex; for pictures: fedjax-admm report {shlex.quote(str(out))}")
+
+
+def rounds_if_complete(directory: Any) -> int | None:
+    """The rounds of the finished run in a directory; None where there is none."""
+    if directory is None or not (Path(directory) / SETTINGS).exists():
+        return None
+    finished = read_json(Path(directory) / STATUS)["status"] == "finished"
+    return read_run_settings(directory)["rounds"] if finished else None
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""The vocabulary of the package, and what every other part stands on."""

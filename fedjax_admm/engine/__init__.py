@@ -1,0 +1,1 @@
+"""How a round is computed: lanes, solves, devices, processes, populations."""

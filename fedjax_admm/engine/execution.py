@@ -1,0 +1,138 @@
+"""How a run is executed: lanes, devices, and where the clients' rows live."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..core import checks, environment
+from ..problems.problem import Problem
+from . import processes
+from .devices import mesh_of
+
+CACHE_BYTES = 1 << 18  # a core's own, at least
+COPIES = 6  # of the parameters in a lane: parameters, residual sum, gradient, dual, new parameters, optimizer state
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a run is executed; results do not depend on it beyond rounding.
+
+    lanes: how many clients advance at the same time, from 1 to the cohort's size; "auto" chooses.
+    population: where the clients' rows live: on the "device", in "host" memory or on "disk". With the last two only
+        the cohort's travel, and clients that were never selected take no room.
+    mesh: devices that share the cohort: a `jax.sharding.Mesh` or a number of devices; None takes all (on a CPU there is
+        one unless `use_cpu_devices` made more), of several processes (see `initialize_distributed`) all of theirs.
+
+    Every device of a mesh has all the data: a client is solved where its turn in the queue falls, and rows that lay on
+    another device would have to be asked for inside the lanes loop. A CPU's devices share one copy. The clients' states
+    are split over the devices if their number can be divided evenly, and else every device has all of them too.
+    `estimate` counts both.
+
+    >>> Execution(lanes=4).lanes
+    4
+    """
+
+    lanes: int | str = "auto"
+    population: str = "device"
+    mesh: Any = None
+
+    def __post_init__(self) -> None:
+        if self.lanes != "auto":
+            if isinstance(self.lanes, str):
+                raise ValueError(f"lanes must be a whole number or 'auto', got {self.lanes!r}")
+            checks.integer("lanes", self.lanes, at_least=1)
+        checks.choice("population", self.population, ("device", "host", "disk"))
+        if self.mesh is not None and not isinstance(self.mesh, jax.sharding.Mesh):
+            if isinstance(self.mesh, str):
+                raise ValueError(f"mesh must be a number of devices or a jax.sharding.Mesh, got {self.mesh!r}")
+            checks.integer("mesh", self.mesh, at_least=1)
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments, as JSON can hold them."""
+        lanes = self.lanes if isinstance(self.lanes, str) else int(self.lanes)  # which may be NumPy's
+        mesh = self.mesh.size if isinstance(self.mesh, jax.sharding.Mesh) else self.mesh
+        return {"lanes": lanes, "population": self.population, "mesh": None if mesh is None else int(mesh)}
+
+    def width(self, cohort: int, devices: int, problem: Problem, rows: int) -> int:
+        """The number of lanes of each device for a cohort of this size and gradients on so many rows.
+
+        On a CPU as many as the device has cores: a lane alone leaves cores idle where an operation is too small to be
+        split or the memory waits, and more lanes wait for each other. Four times as many where a step is so small that
+        starting its operations is what takes the time, as far as clients of unequal size keep them busy. All this by
+        `benchmarks/lanes.py`. An accelerator is filled best by all clients at once, as far as half of its memory goes
+        (reasoned, never measured).
+        """
+        share = -(-cohort // devices)
+        if self.lanes != "auto":
+            return min(int(self.lanes), share)
+        if jax.default_backend() == "cpu":
+            cores = max(1, environment.cores() // min(devices, jax.local_device_count()))
+            more = min(4 * cores, _kept_busy(problem, share)) if _small(problem, rows) else 1
+            return min(share, max(cores, more))
+        memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+        return share if memory is None else min(share, max(1, memory // 2 // lane_bytes(problem, rows)))
+
+    def devices(self, cohort: int) -> jax.sharding.Mesh | None:
+        """The mesh for a cohort of this size; None for one device."""
+        if self.mesh is not None:
+            return mesh_of(self.mesh)
+        return mesh_of(jax.device_count() if processes.several() else min(jax.device_count(), cohort))
+
+    def again(self, begun: dict[str, Any]) -> Execution:
+        """The same for a run that was begun so (`Simulation.resolved`): with its lanes and, if it can be, its devices.
+
+        >>> Execution().again({"lanes": 2, "devices": 1})
+        Execution(lanes=2, population='device', mesh=1)
+        """
+        mesh = self.mesh
+        if mesh is None:
+            mesh = begun["devices"]
+            possible = mesh == jax.device_count() if processes.several() else mesh <= jax.device_count()
+            if not possible:
+                mesh = None
+                former = checks.counted(begun["devices"], "device")
+                warnings.warn(
+                    f"the run was begun on {former} and goes on with those of {jax.device_count()} "
+                    "that suit it: the rest may differ in rounding",
+                    stacklevel=3,
+                )
+        return dataclasses.replace(self, lanes=begun["lanes"], mesh=mesh)
+
+
+def _small(problem: Problem, rows: int) -> bool:
+    """Whether what a step touches, its rows and the parameters a few times, fits into a core's own cache."""
+    row = sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(problem.data.fields))
+    return rows * row + 4 * _size(problem.params_shape) <= CACHE_BYTES
+
+
+def _kept_busy(problem: Problem, jobs: int) -> int:
+    """How many lanes have work for at least twice as long as the largest client takes: little of it is in a tail."""
+    sizes = np.asarray(problem.data.sizes)
+    return int(jobs * sizes.mean() / sizes.max() / 2)
+
+
+def _size(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def lane_bytes(problem: Problem, rows: int) -> int:
+    """About what a lane holds: the parameters a few times, and what a gradient on `rows` rows keeps, twice.
+
+    >>> example = fa.examples.linear_regression(num_clients=2, rows_per_client=10, dimension=100)
+    >>> lane_bytes(example.problem, 5) - 4 * 100 * COPIES >= 2 * 4 * 5 * 100  # the batch itself is kept
+    True
+    """
+
+    def kept(params: Any, positions: Any) -> Any:
+        batch = problem.data.take(positions)
+        return jax.vjp(lambda params: problem.loss(params, batch), params)[1]
+
+    activations = jax.eval_shape(kept, problem.params_shape, jax.ShapeDtypeStruct((rows,), jnp.int32))
+    return COPIES * _size(problem.params_shape) + 2 * _size(activations)

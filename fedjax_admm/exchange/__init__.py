@@ -1,0 +1,1 @@
+"""What happens between the clients and the server: who takes part, faults, time."""

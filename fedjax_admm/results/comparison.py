@@ -1,0 +1,278 @@
+"""Several algorithms on the same problem, clients, rows and starts; over seeds; as a table and as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core import checks
+from ..core.vocabulary import StopReason
+from .history import RunRecord
+from .remarks import note as unused_note
+from .tables import Table
+
+LAST = 10  # rounds that the mean at the end is taken over
+LOSSES = ("loss", "excess_loss")  # of them less is better, of metrics more
+# What the work until a target is told in: a column of the history, or of the solves, and its name.
+WORK = {
+    "round": "rounds", "epochs": "epochs", "gradient_samples": "gradients", "criterion_samples": "of criterion",
+    "communicated_floats": "floats", "simulated_seconds": "simulated seconds",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs by algorithm and seed.
+
+    Runs of one seed share cohorts, rows and start, so differences to the baseline are taken seed by seed.
+
+    >>> comparison = fa.compare(problem, {"FedADMM": one, "InSa": other}, rounds=100, seeds=[0, 1])  # doctest: +SKIP
+    >>> print(comparison.table().markdown())  # doctest: +SKIP
+    """
+
+    runs: Mapping[str, Mapping[int, RunRecord]]  # label -> seed -> run
+    missing: Mapping[str, Mapping[int, str]]  # label -> seed -> why: not begun, unfinished, diverged
+    baseline: str
+    targets: Sequence[tuple[str, float]] = ()  # column of the history and value that the work is told until
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """A row per algorithm, numbers: mean and deviation (`_std`) over the seeds that finished.
+
+        For loss and metrics: `_final`, `_last` (mean of the last ten rounds that were evaluated), `_best` (least
+        loss, greatest metric) and `_last_difference` (to the baseline, paired by seed). `gradients_ratio`,
+        `floats_ratio` and, with a client time, `time_ratio` are relative to the baseline's.
+        """
+        return [self._row(label) for label in self.runs]
+
+    def csv(self) -> str:
+        """The statistics as comma-separated values, in full precision."""
+        rows = self.statistics()
+        return Table(tuple(rows[0]), tuple(tuple(str(value) for value in row.values()) for row in rows)).csv()
+
+    def table(self, full_names: bool = False) -> Table:
+        """The comparison as text; `.markdown()` and `.latex()` of it are other forms.
+
+        full_names: "loss last 10" instead of "last 10" beside "loss final".
+
+        "last 10" is the mean over the last ten evaluated rounds and "difference" its difference to the baseline,
+        paired by seed; gradients and floats are relative to the baseline's, and "of criterion" is the share of the
+        gradients that only the criterion asked for; with a client time, "time" is simulated and relative too; +- is
+        the standard deviation over seeds.
+        """
+        rows = self.statistics()
+        columns = self._evaluated()
+        header = ["algorithm", "seeds"]
+        for name in columns:
+            shown = name.replace("_", " ")
+            last, *others = (f"{shown} " * full_names + word for word in ("last 10", "best", "difference"))
+            header += [f"{shown} last 10"] if name == "excess_loss" else [f"{shown} final", last, *others]
+        header += ["epochs saved", "gradients", "of criterion", "floats"] + ["time"] * self._timed()
+        return Table(tuple(header), tuple(self._cells(row, columns) for row in rows))
+
+    def to_target(self, column: str, target: float) -> Table:
+        """The work until a column of the history was first at the target, in the rounds that were evaluated.
+
+        column: "loss", "excess_loss" (at most the target) or a metric (at least).
+
+        The mean over the seeds that reached it, each a sum over all clients: rounds, local epochs, per-example
+        gradients, those of the criterion among them, floats, and with a client time simulated seconds.
+
+        >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
+        >>> algorithms = {name: example.algorithm(name) for name in ("fedavg", "fedadmm_insa")}
+        >>> comparison = fa.compare(example.problem, algorithms, progress=False, **example.run_settings)
+        >>> comparison.to_target("loss", 100.0).rows[0]
+        ('fedavg', '1 of 1', '0', '0', '0', '0', '0')
+        """
+        if not self.by_label():
+            raise ValueError("no run of the comparison is done: there is no work to tell")
+        checks.choice("column", column, tuple(self._evaluated()))
+        target = checks.number("target", target)
+        names = [name for name in WORK if name != "simulated_seconds" or self._timed()]
+        rows = []
+        for label, runs in self.runs.items():
+            spent = [work for run in runs.values() if (work := _work_to(run, column, target, names)) is not None]
+            means = np.mean(spent, axis=0) if spent else [np.nan] * len(names)
+            cells = ("-" if np.isnan(mean) else f"{mean:,.0f}" if mean >= 1000 else f"{mean:.4g}" for mean in means)
+            rows.append((label, f"{len(spent)} of {len(runs) + len(self.missing.get(label, {}))}", *cells))
+        return Table(("algorithm", "reached", *(WORK[name] for name in names)), tuple(rows))
+
+    def target_tables(self) -> dict[str, Table]:
+        """The work until each of `targets`, by a heading such as "until accuracy is 0.8"."""
+        shown = self.targets if self.by_label() else ()
+        return {
+            f"until {column.replace('_', ' ')} is {value:g}": self.to_target(column, value) for column, value in shown
+        }
+
+    def notes(self) -> list[str]:
+        """What is missing from the table, which runs used nothing, and what "last 10" is; a sentence each."""
+        every = ((label, seed, why) for label, seeds in self.missing.items() for seed, why in seeds.items())
+        notes = [f"{label}, seed {seed}: {why.partition(';')[0]}" for label, seed, why in every]
+        unused = ((label, seed, unused_note(run)) for label, seeds in self.runs.items() for seed, run in seeds.items())
+        notes += [f"{label}, seed {seed}: {text}" for label, seed, text in unused if text is not None]
+        return notes + self._sparse()
+
+    def _sparse(self) -> list[str]:
+        run = next((run for runs in self.runs.values() for run in runs.values()), None)
+        if run is None:
+            return []
+        rounds = run.history["round"][1:][np.isfinite(run.history["loss"][1:])][-LAST:]
+        if rounds.size < 2 or rounds[-1] - rounds[0] == rounds.size - 1:
+            return []
+        return [f"last 10: the mean over the last {rounds.size} evaluations, rounds {rounds[0]:g} to {rounds[-1]:g}"]
+
+    def plot(self, against: str = "rounds") -> Any:
+        """Loss, metrics, penalties and epochs of all algorithms; returns matplotlib's figure."""
+        from ..show.plots import overview
+
+        return overview(self.by_label(), against=against)
+
+    def by_label(self) -> dict[str, list[RunRecord]]:
+        """label -> the runs of its seeds; algorithms that diverged with every seed are left out."""
+        return {label: list(runs.values()) for label, runs in self.runs.items() if runs}
+
+    def text(self, width: int | None = None) -> str:
+        """Table, notes and the work until the targets; a table wider than `width` characters goes on below."""
+        table = self.table()
+        if width is not None and any(len(line) > width for line in table.text().splitlines()):
+            table = self.table(full_names=True)  # where "last 10" may stand apart from its "loss final"
+        parts = ["\n".join([table.text(width), *self.notes()])]
+        parts += [f"{heading}:\n{work.text(width)}" for heading, work in self.target_tables().items()]
+        return "\n\n".join(parts)
+
+    def markdown(self) -> str:
+        """The tables in Markdown."""
+        return self._written(Table.markdown, "Work {}:")
+
+    def latex(self) -> str:
+        """The tables in LaTeX, for the package booktabs."""
+        return self._written(Table.latex, "% work {}")
+
+    def _written(self, form: Callable[[Table], str], heading: str) -> str:
+        works = (f"{heading.format(text)}\n\n{form(work)}" for text, work in self.target_tables().items())
+        return "\n\n".join([form(self.table()), *works])
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        works = (f"<p>{heading}</p>{work._repr_html_()}" for heading, work in self.target_tables().items())
+        return self.table()._repr_html_() + "".join(works)
+
+    def _evaluated(self) -> list[str]:
+        return next((list(run.history.evaluated) for runs in self.runs.values() for run in runs.values()), [])
+
+    def _timed(self) -> bool:
+        every = [run for runs in self.runs.values() for run in runs.values()]
+        return bool(every) and all("simulated_seconds" in run.history for run in every)
+
+    def _row(self, label: str) -> dict[str, Any]:
+        runs, base = self.runs[label], self.runs.get(self.baseline, {})
+        row: dict[str, Any] = {"algorithm": label, "seeds": len(runs), "missing": len(self.missing.get(label, {}))}
+        paired = [seed for seed in runs if seed in base]
+
+        def add(name: str, values: Sequence[float]) -> None:
+            row[name] = float(np.mean(values)) if len(values) else np.nan
+            row[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+
+        for name in self._evaluated():
+            for statistic, of in STATISTICS.items():
+                add(f"{name}_{statistic}", [of(name, run) for run in runs.values()])
+            add(f"{name}_last_difference", [_last(name, runs[seed]) - _last(name, base[seed]) for seed in paired])
+        add("epochs", [float(np.sum(run.epochs, dtype=np.int64)) for run in runs.values()])
+        add("epoch_reduction", [run.epoch_reduction for run in runs.values()])
+        totals = {"gradients": "gradient_samples", "floats": "communicated_floats"}
+        for name, column in (totals | ({"time": "simulated_seconds"} if self._timed() else {})).items():
+            add(name, [run.history[column].sum() for run in runs.values()])
+            add(f"{name}_ratio", [runs[s].history[column].sum() / base[s].history[column].sum() for s in paired])
+        spent = [
+            (run.history["criterion_samples"].sum(), run.history["gradient_samples"].sum()) for run in runs.values()
+        ]
+        add("criterion_gradients", [criterion for criterion, _ in spent])
+        add("criterion_share", [criterion / gradients for criterion, gradients in spent])
+        return row
+
+    def _cells(self, row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+        def cell(name: str, form: str = ".4f", scale: float = 1.0, unit: str = "") -> str:
+            mean, deviation = row[name] * scale, row[f"{name}_std"] * scale
+            if np.isnan(mean):
+                return "-"
+            if abs(mean) >= 1e7:  # of a run on its way to divergence
+                form = form.replace("f", "e")
+            spread = "" if np.isnan(deviation) or deviation == 0 else f" ± {deviation:{form.lstrip('+')}}"
+            return f"{mean:{form}}{spread}{unit}"
+
+        cells = [row["algorithm"], f"{row['seeds']}" + (f" ({row['missing']} missing)" if row["missing"] else "")]
+        for name in columns:
+            if name == "excess_loss":
+                cells.append(cell(f"{name}_last"))
+                continue
+            cells += [cell(f"{name}_{statistic}") for statistic in STATISTICS]
+            is_baseline = row["algorithm"] == self.baseline
+            cells.append("baseline" if is_baseline else cell(f"{name}_last_difference", "+.4f"))
+        cells += [cell("epoch_reduction", ".1f", 100, " %"), cell("gradients_ratio", ".2f", unit=" x")]
+        cells += [cell("criterion_share", ".0f", 100, " %"), cell("floats_ratio", ".2f", unit=" x")]
+        return (*cells, *([cell("time_ratio", ".2f", unit=" x")] if self._timed() else ()))
+
+
+def _measured(name: str, run: RunRecord) -> np.ndarray:
+    """What was measured after training began; NaN if nothing was."""
+    values = run.history[name][1:]
+    values = values[np.isfinite(values)]
+    return values if values.size else np.array([np.nan])
+
+
+def _last(name: str, run: RunRecord) -> float:
+    return float(np.mean(_measured(name, run)[-LAST:]))
+
+
+def _best(name: str, run: RunRecord) -> float:
+    values = _measured(name, run)
+    return float(np.min(values) if name in LOSSES else np.max(values))
+
+
+def first_at(run: RunRecord, column: str, target: float) -> int | None:
+    """The first round that was at the target, None if there was none."""
+    values = run.history[column]
+    reached = np.flatnonzero(values <= target if column in LOSSES else values >= target)
+    return int(run.history["round"][reached[0]]) if reached.size else None
+
+
+def _work_to(run: RunRecord, column: str, target: float, names: Sequence[str]) -> list[float] | None:
+    """The work until the target, in each of `names`; None if it was not reached."""
+    end = first_at(run, column, target)
+    if end is None:
+        return None
+    own = {"round": end, "epochs": np.sum(run.epochs[:end], dtype=np.int64)}
+    return [float(own[name] if name in own else run.history[name][: end + 1].sum()) for name in names]
+
+
+def key_figures(run: RunRecord) -> Table:
+    """One run in a few numbers."""
+    history = run.history
+    rows = [("rounds", f"{len(run.cohorts)}")]
+    for name in history.evaluated:
+        shown = name.replace("_", " ")
+        rows += [(f"{shown}, {word}", f"{STATISTICS[key](name, run):.6g}") for key, word in WORDS.items()]
+    totals = {"gradients": "gradient_samples", "of the criterion": "criterion_samples", "floats": "communicated_floats"}
+    rows.append(("local epochs saved", f"{100 * run.epoch_reduction:.1f} %"))
+    rows += [(name, f"{history[column].sum():,}") for name, column in totals.items()]
+    others = [name for name in history if name.endswith("_clients") and name != "failed_clients"]
+    if others or "simulated_seconds" in history:  # then how the others ended is worth a line each
+        ends = {reason: int(np.sum(np.asarray(run.solves.stop_code) == reason.code)) for reason in SOUND}
+        rows += [(f"solves that ended by {reason}", f"{number}") for reason, number in ends.items()]
+    rows.append(("failed solves", f"{history['failed_clients'].sum()}"))
+    rows += [(f"{name.removesuffix('_clients')} solves", f"{history[name].sum()}") for name in others]
+    if "simulated_seconds" in history:
+        rows.append(("simulated seconds", f"{history['simulated_seconds'].sum():.6g}"))
+    if np.isfinite(history["penalty_mean"][-1]):
+        rows.append(("penalty, mean over clients", f"{history['penalty_mean'][-1]:.4g}"))
+    rows.append(("seconds", f"{history['seconds'].sum():.1f} + {history['eval_seconds'].sum():.1f} of evaluation"))
+    return Table(("quantity", "value"), tuple(rows))
+
+
+SOUND = (StopReason.CRITERION, StopReason.MAXIMUM, StopReason.FLOOR)
+WORDS = {"final": "final", "last": f"mean of the last {LAST}", "best": "best"}
+STATISTICS = {"final": lambda name, run: float(_measured(name, run)[-1]), "last": _last, "best": _best}

@@ -1,0 +1,184 @@
+"""What a run leaves: a row a round, and the result that carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core import checks
+from ..core.vocabulary import Solves, State
+from ..problems.problem import RESERVED
+from ..show import notebook
+
+
+class History(Mapping[str, np.ndarray]):
+    """Columns as NumPy arrays, a row a round, round 0 (before any training) included.
+
+    round, loss, each metric; epochs_mean over the round's cohort; gradient_samples, the per-example gradients of
+    the round, of which criterion_samples were the criterion's; communicated_floats; penalty_mean over all
+    clients; lane_efficiency, useful over executed samples; seconds of training (in the first round also of
+    compiling) and eval_seconds; failed_clients, whose solve was not finite. Loss and metrics are NaN in rounds
+    that were not evaluated. With faults also dropped_clients, quarantined_clients, corrupted_clients (what they sent
+    was used) and rejected_clients (it was not); with a client time simulated_seconds of the round, and with a deadline
+    late_clients.
+
+    >>> history = History([{"round": 0, "loss": 2.0}, {"round": 1, "loss": 1.0}])
+    >>> history["loss"].tolist()
+    [2.0, 1.0]
+    """
+
+    def __init__(self, rows: list[dict[str, float]]) -> None:
+        self._columns = {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._columns:
+            raise KeyError(f"no column {name!r}: there are {', '.join(self._columns)}")
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The columns that are the problem's metrics."""
+        return tuple(name for name in self if name not in RESERVED)
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """The columns that are computed in the rounds that are evaluated: losses and metrics."""
+        return tuple(name for name in self if name in ("loss", "excess_loss") or name not in RESERVED)
+
+    def __repr__(self) -> str:
+        rows = len(self["round"]) if self._columns else 0
+        return f"History({rows} rows: {', '.join(self._columns)})"
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame."""
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_pandas needs pandas: pip install 'fedjax_admm[plots]'") from None
+        return pandas.DataFrame(self._columns)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run wrote down: everything but the parameters and the clients' state.
+
+    >>> run = fa.read_run("runs/one")  # doctest: +SKIP
+    >>> run.history["loss"][-1], run.epoch_reduction  # doctest: +SKIP
+    (1.499, 0.201)
+    """
+
+    history: History
+    cohorts: np.ndarray  # [rounds, cohort]
+    solves: Solves  # [rounds, cohort] each
+    num_clients: int
+
+    @property
+    def epochs(self) -> np.ndarray:
+        """Local epochs [rounds, cohort]."""
+        return np.asarray(self.solves.epochs)
+
+    @property
+    def epoch_reduction(self) -> float:
+        """The share of epochs saved: 1 - done / what the solves that took place might have done at most."""
+        most = np.sum(self.solves.max_epochs, dtype=np.int64, where=self.solves.took_place)
+        return 1 - float(np.sum(self.epochs, dtype=np.int64) / most) if most else 0.0
+
+    def client_epochs(self) -> np.ndarray:
+        """Epochs of every client in every round [rounds, clients], NaN where it was not selected or was away."""
+        table = np.full((len(self.cohorts), self.num_clients), np.nan)
+        np.put_along_axis(table, self.cohorts, np.where(self.solves.took_place, self.epochs, np.nan), axis=1)
+        return table
+
+    def client_penalties(self) -> np.ndarray:
+        """Every client's penalty after every round [rounds + 1, clients], round 0 included.
+
+        A client's penalty changes in its own solves alone. Of clients that were never selected only their mean
+        is known, from the history's first row.
+        """
+        rounds = len(self.cohorts)
+        table = np.full((rounds + 1, self.num_clients), np.nan)
+        for k in reversed(range(rounds)):  # so that the first solve's penalty, the initial one, is what stays
+            table[0, self.cohorts[k]] = self.solves.penalty[k]
+        never = np.setdiff1d(np.arange(self.num_clients), self.cohorts)
+        if never.size:
+            known = np.nansum(table[0]) if never.size < self.num_clients else 0.0
+            table[0, never] = (self.history["penalty_mean"][0] * self.num_clients - known) / never.size
+        for k in range(rounds):
+            table[k + 1] = table[k]
+            table[k + 1, self.cohorts[k]] = self.solves.new_penalty[k]
+        return table
+
+    def plot(
+        self,
+        column: str = "loss",
+        *,
+        against: str = "rounds",
+        scale: str = "auto",
+        axes: Any = None,
+        label: str | None = None,
+    ) -> Any:
+        """A column of the history; returns matplotlib's axes. The arguments are `fa.plots.plot_column`'s.
+
+        >>> run = RunRecord(History([{"round": 0, "loss": 2.0}, {"round": 1, "loss": 1.0}]), None, None, num_clients=10)
+        >>> run.plot().get_xlabel()
+        'round'
+        """
+        from ..show.plots import plot_column
+
+        return plot_column(self, column, against=against, scale=scale, axes=axes, label=label)
+
+    def __repr__(self) -> str:
+        loss = self.history["loss"]
+        known = loss[~np.isnan(loss)]  # NaN is a round that was not evaluated: a loss that is one ends the run
+        shown = f"loss {known[0]:.6g} -> {known[-1]:.6g}" if known.size else "not evaluated"
+        return f"{type(self).__name__}({checks.counted(len(self.cohorts), 'round')}, {shown})"
+
+    def _repr_html_(self) -> str:
+        return notebook.run_html(self)
+
+
+@dataclass(frozen=True, repr=False)
+class Result(RunRecord):
+    """What `simulate` returns: the run's record, and where it ended.
+
+    >>> result = fa.simulate(problem, algorithm, rounds=100)  # doctest: +SKIP
+    >>> result.params, result.state.duals, result.history["loss"], result.solves.stop_reason  # doctest: +SKIP
+    """
+
+    params: Any  # z after the last round
+    state: State  # all that the run carried: client_params, duals, penalties where kept
+
+
+class DivergenceError(RuntimeError):
+    """A run produced something that is not finite.
+
+    round: in which round, 0 before any training; quantity: what; history: up to the round before.
+
+    >>> print(DivergenceError(3, "the loss", History([])))
+    round 3: the loss became not finite; lower the learning rate, or try another penalty
+    """
+
+    round: int
+    quantity: str
+    history: History
+    shared = True  # by all processes of a run
+
+    def __init__(self, round: int, quantity: str, history: History) -> None:
+        self.round, self.quantity, self.history = round, quantity, history
+        if round == 0:  # nothing was learned yet, so no rate or penalty can be at fault
+            message = "is not finite before any training; look at the data, the labels and the initial parameters"
+        else:
+            message = "became not finite; lower the learning rate, or try another penalty"
+        super().__init__(f"round {round}: {quantity} {message}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DivergenceError, (self.round, self.quantity, self.history)

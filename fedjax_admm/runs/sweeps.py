@@ -1,0 +1,236 @@
+"""Several runs as one program: seeds, penalties or other numbers of one algorithm along a leading axis.
+
+Small runs leave a device half idle: a short queue of clients, and a call of the device for a few milliseconds of work.
+Together their clients are one queue, and they share the data, the compiled program and the calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import Mesh, PartitionSpec
+
+from ..core import checks, trees
+from ..algorithms.base import Algorithm
+from ..engine.devices import everywhere, on_one_device, replicated
+from ..problems.evaluation import evaluate_many
+from ..engine.execution import Execution
+from ..results.history import DivergenceError, Result
+from .interrupts import Interrupted, Interrupts
+from ..problems.problem import Problem
+from .progress import Progress
+from ..core.vocabulary import State
+from ..engine.rounds import RoundInfo, sweep_round
+from .run_log import RunLog
+from .simulate import MOST_ROUNDS_A_DISPATCH
+from .simulation import Simulation
+
+
+def simulate_many(
+    problem: Problem,
+    runs: Sequence[tuple[Algorithm, int]],
+    rounds: int,
+    *,
+    participation: Any = 1.0,
+    initial_params: Any = None,
+    evaluate_every: int = 1,
+    execution: Execution | None = None,
+    progress: bool = True,
+) -> list[Result | DivergenceError]:
+    """`simulate` for every (algorithm, seed) of `runs`, all at once; results in the order of `runs`.
+
+    The algorithms may differ in their numbers (penalty, c, learning rate, maximum of epochs ...) and in nothing else.
+    All clients' states of all runs are on the device, and nothing is written to disk: it is for many small runs. A run
+    that diverges has its `DivergenceError` in its place, and the others go on. The histories' `seconds` are those of
+    all runs together, and so is `lane_efficiency`. Ctrl-C ends them after a round, with the list so far as the `result`
+    of `Interrupted`.
+
+    >>> import fedjax_admm as fa
+    >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
+    >>> runs = [(example.algorithm("fedadmm", penalty=penalty), seed) for penalty in (0.1, 1.0) for seed in (0, 1)]
+    >>> results = simulate_many(example.problem, runs, progress=False, **example.run_settings)
+    >>> [len(result.history["loss"]) for result in results]
+    [4, 4, 4, 4]
+    """
+    rounds = checks.integer("rounds", rounds, at_least=1)
+    every = checks.integer("evaluate_every", evaluate_every, at_least=1)
+    shared = dict(participation=participation, initial_params=initial_params, execution=execution)
+    sims = [Simulation(problem, algorithm, seed=seed, **shared) for algorithm, seed in _checked(runs)]
+    sims[0].cohorts.check_rounds(rounds)
+    sweep = _Sweep(sims)
+    cohorts = np.stack([np.stack([sim.cohorts[k] for k in range(rounds)]) for sim in sims])  # [runs, rounds, cohort]
+    states, logs = sweep.init(), [_Log(sim) for sim in sims]
+    _evaluate(problem, states, logs)
+    blocks, done = [], 0
+
+    def results() -> list[Result | DivergenceError]:
+        solves = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *blocks)
+        return [log.error or _result(r, log, states, cohorts[:, :done], solves) for r, log in enumerate(logs)]
+
+    with Progress(rounds, progress) as shown, Interrupts(kept=False) as interrupts:
+        while done < rounds:
+            count = min(every - done % every, MOST_ROUNDS_A_DISPATCH, rounds - done)
+            began = time.perf_counter()
+            block = cohorts[:, done : done + count]
+            states, infos = sweep.run(states, block, min(every, MOST_ROUNDS_A_DISPATCH), interrupts.wait)
+            for r, log in enumerate(logs):
+                mine = jax.tree.map(lambda leaf, r=r: leaf[r], infos)
+                log.add_rounds(block[r], mine, count, time.perf_counter() - began)
+            blocks.append(infos.solves)
+            done += count
+            if done % every == 0 or done == rounds:
+                _evaluate(problem, states, logs)
+            shown.update(count, f"{len(logs)} runs, first {logs[0].log.summary()}")
+            if interrupts.requested:
+                raise Interrupted(done, None, results())
+    return results()
+
+
+class _Log:
+    """A run's history, and the error that ended it."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim, self.log, self.error = sim, RunLog(sim), None
+
+    def add_rounds(self, *told: Any) -> None:
+        self._unless_ended(self.log.add_rounds, *told)
+
+    def add_evaluation(self, *told: Any) -> None:
+        self._unless_ended(self.log.add_evaluation, *told)
+
+    def _unless_ended(self, add: Any, *values: Any) -> None:
+        if self.error is None:
+            try:
+                add(*values)
+            except DivergenceError as error:
+                self.error = error
+
+
+def _evaluate(problem: Problem, states: State, logs: Sequence[_Log]) -> None:
+    began = time.perf_counter()
+    states = on_one_device(states)
+    values = evaluate_many(problem, states.params)
+    for r, log in enumerate(logs):
+        log.add_evaluation(values[r], partial(trees.take, states.server, r), time.perf_counter() - began)
+
+
+def _result(r: int, log: _Log, states: State, cohorts: np.ndarray, solves: Any) -> Result:
+    state = trees.take(on_one_device(states), r)
+    return Result(
+        history=log.log.history(),
+        cohorts=cohorts[r],
+        solves=jax.tree.map(lambda leaf: leaf[r], solves),
+        num_clients=log.sim.problem.data.num_clients,
+        params=jax.tree.map(jnp.copy, state.params),
+        state=state,
+    )
+
+
+def _checked(runs: Any) -> list[tuple[Algorithm, int]]:
+    """Pairs of an algorithm and a seed whose algorithms differ in numbers alone."""
+    pairs = list(runs)
+    if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise ValueError(f"runs must be pairs (algorithm, seed), at least one, got {runs!r}")
+    first = _structure(pairs[0][0])
+    for k, (algorithm, _) in enumerate(pairs):
+        if _structure(algorithm) != first:
+            raise ValueError(
+                f"runs[{k}] differs from runs[0] in more than numbers ({algorithm!r} and {pairs[0][0]!r}): "
+                "simulate those apart, or use compare"
+            )
+    return pairs
+
+
+def _structure(algorithm: Any) -> Any:
+    leaves, tree = jax.tree.flatten(algorithm)
+    return tree, [jnp.shape(leaf) for leaf in leaves]
+
+
+class _Sweep:
+    """Simulations whose rounds are run together."""
+
+    def __init__(self, sims: Sequence[Simulation]) -> None:
+        first = sims[0]
+        if first.execution.population != "device":
+            raise ValueError(f"population must be 'device' for runs at once, got {first.execution.population!r}")
+        share = len(sims) * first.cohorts.size
+        self._mesh = first.execution.devices(share)
+        devices = 1 if self._mesh is None else self._mesh.size
+        self._static = {
+            "width": first.execution.width(share, devices, first.problem, first.rows_per_trip),
+            "rows_per_trip": first.rows_per_trip,
+            "mesh": self._mesh,
+        }
+        for sim in sims:
+            sim.width = self._static["width"]  # what the history's lane efficiency refers to
+        stacked = _stack([sim.cast for sim in sims])
+        self._problem, self._algorithms = replicated((first.problem, stacked), self._mesh)
+        self._keys, self._sims = _stack([sim.order_key for sim in sims]), sims
+
+    def init(self) -> State:
+        """The states [runs, ...] before the first round."""
+        return everywhere(_stack([sim.init_on_one_device() for sim in self._sims]), self._mesh)
+
+    def run(self, states: State, cohorts: np.ndarray, most: int, wait: Callable[[Any], Any]) -> tuple[State, RoundInfo]:
+        """The rounds with `cohorts` [runs, rounds, cohort], at most `most`: states and infos [runs, rounds, ...]."""
+        count = cohorts.shape[1]
+        padded = np.concatenate([cohorts, np.repeat(cohorts[:, -1:], most - count, axis=1)], axis=1)
+        states, infos = _rounds(
+            self._problem, self._algorithms, states, self._keys, jnp.asarray(padded), jnp.int32(count), **self._static
+        )
+        return states, jax.tree.map(lambda leaf: leaf[:, :count], wait(infos))
+
+
+def _stack(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+@partial(jax.jit, static_argnames=("width", "rows_per_trip", "mesh"), donate_argnames=("states",))
+def _rounds(
+    problem: Problem,
+    algorithms: Algorithm,
+    states: State,
+    keys: Array,
+    cohorts: Array,
+    count: Array,
+    *,
+    width: int,
+    rows_per_trip: int,
+    mesh: Mesh | None,
+) -> tuple[State, RoundInfo]:
+    """The first `count` rounds with `cohorts` [runs, rounds, cohort]: the states and infos [runs, rounds, ...]."""
+    devices = 1 if mesh is None else mesh.size
+
+    def rounds(problem: Problem, algorithms: Any, states: State, keys: Array, cohorts: Array, count: Array) -> Any:
+        runs, most, size = cohorts.shape
+        room = trees.repeat(RoundInfo.empty(most, size, trees.scalar_dtype(states.params)), runs)
+
+        def body(loop: tuple) -> tuple:
+            done, states, infos = loop
+            ids = cohorts[:, done]
+            rows = jax.vmap(trees.take)(states.clients, ids)
+            last = jax.vmap(trees.take)(states.last_epochs, ids)
+            params, servers, rows, info = sweep_round(
+                problem, algorithms, states.params, states.server, rows, ids, last, keys, states.round[0],
+                width, rows_per_trip, devices,
+            )  # fmt: skip
+            put = jax.vmap(lambda leaf, ids, new: leaf.at[ids].set(new))
+            clients = jax.tree.map(lambda leaf, new: put(leaf, ids, new), states.clients, rows)
+            last_epochs = put(states.last_epochs, ids, jnp.maximum(info.solves.epochs, 1))
+            infos = jax.tree.map(lambda room, new: room.at[:, done].set(new.astype(room.dtype)), infos, info)
+            return done + 1, State(states.round + 1, params, servers, clients, last_epochs), infos
+
+        return lax.while_loop(lambda loop: loop[0] < count, body, (jnp.int32(0), states, room))[1:]
+
+    if mesh is None:
+        return rounds(problem, algorithms, states, keys, cohorts, count)
+    same = PartitionSpec()
+    shared = jax.shard_map(rounds, mesh=mesh, in_specs=(same,) * 6, out_specs=same, check_vma=False)
+    return shared(problem, algorithms, states, keys, cohorts, count)

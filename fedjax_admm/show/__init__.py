@@ -1,0 +1,1 @@
+"""Notebook displays, pictures and reports; nothing here runs anything."""

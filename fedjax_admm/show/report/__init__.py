@@ -1,0 +1,234 @@
+"""A report of one or several runs as one HTML page that needs nothing but a browser.
+
+The page's frame, look and behaviour are in page.html, page.css and page.js beside this file; they and all values
+are written into the page. The browser draws the curves from the embedded numbers (`curves.py`); the heat maps are
+PNG images (`heatmap.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.files import read_json, write_whole
+from ...core.vocabulary import STOP_REASONS, StopReason
+from ...results.comparison import key_figures
+from ...results.remarks import note_of_stored
+from ...results.tables import Table
+from ...runs.compare import CELLS, read_comparison
+from ...storage.run_directory import StoredRun, read_run
+from . import curves, heatmap
+from .curves import Runs
+
+MOST_NAMES = 6  # labels that the first sentence names
+
+
+def write_report(directory: Any, output: Any = None) -> Path:
+    """Writes the page about the run or the comparison in a directory; returns its file.
+
+    output: the file; by default `report.html` in the directory.
+    """
+    folder = Path(directory)
+    text = _comparison_page(folder) if (folder / CELLS).exists() else _run_page(folder)
+    file = folder / "report.html" if output is None else Path(output)
+    if file.is_dir() or not file.parent.is_dir():
+        raise ValueError(f"output must be a file in a folder that is there, got {str(output)!r}")
+    write_whole(file, lambda out: out.write(text.encode()))
+    return file
+
+
+def _run_page(folder: Path) -> str:
+    run = read_run(folder)
+    done = len(run.cohorts)
+    notes = [] if run.status == "finished" else [f"{run.status}: {done} of {run.rounds} rounds are here"]
+    notes += [run.message] if run.message else []
+    unused = note_of_stored(run, run.settings)
+    notes += [] if unused is None else [unused]
+    environment = {f"start {k + 1}": one for k, one in enumerate(run.environment)} | {"execution": run.execution}
+    return page(
+        folder.resolve().name,
+        {run.title: [run]},
+        table=key_figures(run),
+        settings=run.settings,
+        environment=environment,
+        notes=notes,
+    )
+
+
+def _comparison_page(folder: Path) -> str:
+    comparison = read_comparison(folder)
+    runs = comparison.by_label()
+    if not runs:
+        stand = "; ".join(comparison.notes()[:MOST_NAMES])
+        raise ValueError(f"the comparison in {str(folder)!r} has no finished run: {stand}")
+    first = next(run for seeds in comparison.runs.values() for run in seeds.values())
+    assert isinstance(first, StoredRun)
+    settings = {"comparison": read_json(folder / CELLS), "first run": first.settings}
+    return page(
+        folder.resolve().name,
+        runs,
+        problem=first.problem_name,
+        table=comparison.table(full_names=True),
+        settings=settings,
+        environment=first.environment[-1] if first.environment else {},
+        notes=comparison.notes(),
+        more={f"Work {heading}": work for heading, work in comparison.target_tables().items()},
+    )
+
+
+def page(
+    title: str,
+    runs: Runs,
+    *,
+    table: Table,
+    settings: Mapping[str, Any] = {},
+    environment: Mapping[str, Any] = {},
+    notes: Sequence[str] = (),
+    more: Mapping[str, Table] = {},
+    problem: str | None = None,
+) -> str:
+    """The whole HTML document.
+
+    runs: label -> one record per seed; a single run is one label with one record.
+    table: the figures, as text.
+    settings, environment: nested values, shown as trees.
+    notes: sentences for the top of the page, such as "diverged in round 7".
+    problem: its name, where the labels do not say it.
+    more: heading -> a table to stand below the figures, such as the work until a target.
+
+    >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
+    >>> def loss(w, batch):
+    ...     return 0.5 * (batch["x"] @ w - batch["y"]) ** 2
+    >>> problem = fa.Problem(init=lambda key: jnp.zeros(4), loss=loss, data=data)
+    >>> result = fa.simulate(problem, fa.fedavg(fa.LocalSolver(learning_rate=0.1, max_epochs=3)), rounds=2)
+    >>> page("A small run", {"FedAvg": [result]}, table=key_figures(result)).splitlines()[0]
+    '<!doctype html>'
+    """
+    if not runs or not all(runs.values()):
+        raise ValueError(f"runs must have at least one label, and each at least one record, got {dict(runs)!r}")
+    data, remarks = curves.chart_data(runs)
+    largest = heatmap.largest(runs)
+    values = {
+        "title": escape(title),
+        "sentence": escape(_sentence(runs, problem)),
+        "notes": _items(notes),
+        "table": _scrolling("results", table)
+        + "".join(f"<h3>{escape(heading)}</h3>{_scrolling(heading, other)}" for heading, other in more.items()),
+        "remarks": _items(remarks),
+        "colours": ", ".join(heatmap.COLOURS[:: len(heatmap.COLOURS) // 6]),
+        "largest": f"{largest:,}",
+        "away": _AWAY if heatmap.any_away(runs) else "",
+        "heatmaps": heatmap.figures(runs, largest),
+        "stops": _stops(runs),
+        "settings": _tree(settings),
+        "environment": _tree(environment),
+        "data": _script_json(data | {"heat": _heat(largest)}),
+        "style": _part("page.css"),
+        "script": _part("page.js"),
+    }
+    return string.Template(_part("page.html")).substitute(values)
+
+
+_AWAY = (
+    f'<span class="entry"><i class="away" style="background: {heatmap.AWAY_COLOUR}"></i> '
+    "selected, but away (dropped or quarantined)</span>"
+)
+
+
+def _heat(largest: int) -> dict[str, Any]:
+    return {"largest": largest, "colours": heatmap.COLOURS, "away": heatmap.AWAY_COLOUR}
+
+
+def _part(name: str) -> str:
+    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _script_json(value: Any) -> str:
+    """JSON that no HTML parser takes for the end of its <script>, and without NaN, which is not JSON."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _sentence(runs: Runs, problem: str | None) -> str:
+    records = [record for seeds in runs.values() for record in seeds]
+    what = ", ".join(runs) if len(runs) <= MOST_NAMES else f"{len(runs)} settings"
+    seeds = _range(map(len, runs.values()))
+    rounds = _range(len(record.cohorts) for record in records)
+    cohort, clients = _range(r.cohorts.shape[1] for r in records), _range(r.num_clients for r in records)
+    of_seeds = "" if seeds == "1" else f" ({seeds} seeds each)"
+    what += f" on {problem}" if problem else ""
+    return f"{what}{of_seeds}: {rounds} rounds done, {cohort} of {clients} clients selected in each."
+
+
+def _range(values: Iterable[int]) -> str:
+    ordered = sorted(values)
+    low, high = ordered[0], ordered[-1]
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _scrolling(name: str, table: Table) -> str:
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="Table: {escape(name)}">{_table(table)}</div>'
+
+
+def _table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(str(cell))}</th>' for cell in table.header)
+    body = (
+        f'<tr><th scope="row">{escape(str(first))}</th>' + "".join(f"<td>{_cell(str(cell))}</td>" for cell in rest)
+        for first, *rest in table.rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{'</tr>'.join(body)}</tr></tbody></table>"
+
+
+def _cell(text: str) -> str:
+    """A deviation goes below its mean, else a comparison over seeds would be wider than a screen."""
+    mean, sign, deviation = text.partition(" ± ")
+    return f"{escape(mean)} <small>± {escape(deviation)}</small>" if sign else escape(text)
+
+
+def _stops(runs: Runs) -> str:
+    """How often solves ended for which reason: a bar and the counts for each label."""
+    every = {code for records in runs.values() for record in records for code in np.unique(record.solves.stop_code)}
+    # What only faults bring about is shown where it came about.
+    shown = [reason for reason in STOP_REASONS if reason.code <= StopReason.FAILED.code or reason.code in every]
+    rows = []
+    for label, records in runs.items():
+        reasons = np.concatenate([record.solves.stop_reason.ravel() for record in records])
+        counts = {str(reason): int(np.sum(reasons == reason)) for reason in shown}
+        bar = "".join(f'<i class="{reason}" style="flex-grow:{count}"></i>' for reason, count in counts.items())
+        cells = (f"<td>{n:,} <small>{n / max(reasons.size, 1):.1%}</small></td>" for n in counts.values())
+        rows.append(
+            f'<tr><th scope="row">{escape(label)}</th><td><div class="bar">{bar}</div></td>{"".join(cells)}</tr>'
+        )
+    head = "".join(f'<th scope="col"><i class="key {reason}"></i> {reason}</th>' for reason in shown)
+    return (
+        f'<table class="stops"><thead><tr><th></th><th></th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
+
+
+def _items(sentences: Iterable[str]) -> str:
+    return "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+
+
+def _tree(values: Any) -> str:
+    """Nested mappings as lists that fold; a long list folds too."""
+    if isinstance(values, Mapping):
+        return f"<ul>{''.join(f'<li>{_entry(str(key), value)}</li>' for key, value in values.items())}</ul>"
+    if isinstance(values, list | tuple):
+        return f"<code>{escape(', '.join(map(str, values)))}</code>"
+    return f"<code>{escape(str(values))}</code>"
+
+
+def _entry(key: str, value: Any) -> str:
+    if isinstance(value, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in value):
+        value = {str(index): item for index, item in enumerate(value)}
+    if isinstance(value, Mapping) and value:
+        return f"<details open><summary>{escape(key)}</summary>{_tree(value)}</details>"
+    if isinstance(value, list | tuple) and len(value) > 12:
+        return f"<details><summary>{escape(key)}: {len(value)} values</summary>{_tree(value)}</details>"
+    return f"<span>{escape(key)}</span> {_tree(value)}"

@@ -1,0 +1,614 @@
+"""What holds for every algorithm: dtypes, structures, optimizers, failures, counting, compiling once."""
+
+from __future__ import annotations
+
+import collections
+import inspect
+import pickle
+from typing import Any
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from federations import GAMMA, least_squares, make_problem, ridge, squared_error
+
+import fedjax_admm as fa
+from fedjax_admm.algorithms.base import ModelExchange
+from fedjax_admm.core import sums
+from fedjax_admm.core.sums import weighted
+from fedjax_admm.core.vocabulary import Clients
+from fedjax_admm.engine import population
+from fedjax_admm.problems.problem import RESERVED
+
+LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
+
+
+def made(name, **options):
+    """An algorithm by its constructor's name, with a penalty where it takes one."""
+    maker = getattr(fa.algorithms, name)
+    penalty = {"penalty": 0.7} if "penalty" in inspect.signature(maker).parameters else {}
+    return maker(LOCAL, **penalty, **options)
+
+
+# Whatever `fedjax_admm.algorithms` has is held to the contracts below, and a few variants.
+ALGORITHMS = {name: made(name) for name in fa.algorithms.__all__} | {
+    "fedavg_all": made("fedavg", average="all"),
+    "fedadmm_insa_sent": made("fedadmm_insa", mu=1.5, unselected_penalty="sent"),
+}
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
+# One that keeps nothing, one that keeps parameters, one that keeps everything.
+each_kind = pytest.mark.parametrize("algorithm", [ALGORITHMS[k] for k in ("fedavg", "fedavg_all", "fedadmm_insa_sent")])
+SIZES = [6, 11, 3, 8]
+
+
+def run(problem, algorithm, rounds=3, **kwargs):
+    return fa.simulate(problem, algorithm, rounds=rounds, progress=False, **kwargs)
+
+
+@every_algorithm
+def test_learns_and_keeps_dtype(algorithm):
+    problem, *_ = least_squares(SIZES, heterogeneity=0.1)
+    for dtype in (jnp.float32, jnp.float64):
+        result = run(problem, algorithm, rounds=12, initial_params=jnp.zeros(5, dtype))
+        floats = [leaf for leaf in jax.tree.leaves(result.state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        assert {leaf.dtype for leaf in floats} == {jnp.dtype(dtype)}
+        assert result.history["loss"][-1] < 0.5 * result.history["loss"][0]
+
+
+@each_kind
+def test_single_precision_without_x64(algorithm):
+    with jax.enable_x64(False):
+        problem, *_ = least_squares(SIZES, dtype=np.float32)
+        result = run(problem, algorithm)
+        assert all(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(result.state))
+
+
+def deep_init(key):
+    return {"first": {"w": jnp.full((5, 3), 0.1), "b": jnp.zeros(3)}, "last": [jnp.full(3, 0.2)]}
+
+
+def deep_loss(params, batch):
+    hidden = jnp.tanh(batch["x"] @ params["first"]["w"] + params["first"]["b"])
+    return (hidden @ params["last"][0] - batch["y"]) ** 2
+
+
+@each_kind
+def test_nested_parameters(algorithm):
+    problem, *_ = least_squares(SIZES)
+    nested = fa.Problem(init=deep_init, loss=deep_loss, data=problem.data)
+    assert nested.num_params == 21
+    result = run(nested, algorithm, rounds=5)
+    assert jax.tree.structure(result.params) == jax.tree.structure(deep_init(None))
+    assert result.history["loss"][-1] < result.history["loss"][0]
+
+
+@each_kind
+@pytest.mark.parametrize("sizes", [[9], [1, 20]], ids=["one client", "one row and many"])
+def test_small_federations(algorithm, sizes):
+    problem, *_ = least_squares(sizes)
+    result = run(problem, algorithm, rounds=2, participation=1.0)
+    assert result.cohorts.shape == (2, len(sizes))
+    assert np.isfinite(result.history["loss"]).all()
+
+
+def test_one_client_alone_minimises_its_own_loss():
+    problem, xs, ys = least_squares([12])
+    local = fa.LocalSolver(learning_rate=0.2, max_epochs=400)
+    result = run(problem, fa.fedadmm(local, penalty=0.1), rounds=30)
+    x, y = xs[0], ys[0]
+    exact = np.linalg.solve(x.T @ x / 12 + GAMMA * np.eye(5), x.T @ y / 12)
+    np.testing.assert_allclose(result.params, exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("optimizer", "batch_size"), [(optax.adam, None), (optax.adam, 4), (optax.lbfgs, 4)])
+def test_any_optimizer(optimizer, batch_size):
+    """One client's solve against the same optimizer driven by hand on the same batches."""
+    from federations import epoch_order
+
+    problem, xs, ys = least_squares([10])
+    local = fa.LocalSolver(learning_rate=0.1, batch_size=batch_size, max_epochs=4, optimizer=optimizer)
+    result = run(problem, fa.fedprox(local, penalty=0.3), rounds=2)
+
+    order, center, evaluations = epoch_order(0, [10]), jnp.zeros(5), []
+    for k in range(2):
+        w, method, evaluated = center, optax.with_extra_args_support(optimizer(0.1)), 0
+        state = method.init(w)
+        for epoch in range(4):
+            rows = order(k, 0, epoch)
+            for start in range(0, 10, batch_size or 10):
+                part = rows[start : start + (batch_size or 10)]
+
+                def objective(w, part=part, center=center):
+                    batch = {"x": jnp.asarray(xs[0][part]), "y": jnp.asarray(ys[0][part])}
+                    return jnp.mean(squared_error(w, batch)) + ridge(w) + 0.15 * jnp.sum((w - center) ** 2)
+
+                value, grad = jax.value_and_grad(objective)(w)
+                updates, state = method.update(grad, state, w, value=value, grad=grad, value_fn=objective)
+                w = optax.apply_updates(w, updates)
+                searched = optax.tree.get_all_with_path(state, "num_linesearch_steps")
+                evaluated += len(part) * (1 + sum(int(steps) for _, steps in searched))
+        evaluations.append(evaluated)
+        center = w
+    np.testing.assert_allclose(result.params, center, rtol=1e-7)
+    np.testing.assert_array_equal(result.solves.gradient_samples[:, 0], evaluations)
+
+
+def test_a_full_gradient_in_several_pieces(monkeypatch):
+    """Clients larger than a piece: the same steps, line search included."""
+    problem, *_ = least_squares([23, 7, 40])
+    for optimizer in (optax.sgd, optax.lbfgs):
+        local = fa.LocalSolver(learning_rate=0.1, max_epochs=4, optimizer=optimizer)
+        whole = run(problem, fa.fedadmm_in(local, penalty=0.5, reference="client"))
+        monkeypatch.setattr("fedjax_admm.algorithms.local_solver.FULL_GRADIENT_PIECES", (6,))
+        pieces = run(problem, fa.fedadmm_in(local, penalty=0.5, reference="client"))
+        monkeypatch.undo()
+        np.testing.assert_allclose(pieces.params, whole.params, rtol=1e-9)
+        np.testing.assert_array_equal(pieces.solves.gradient_samples, whole.solves.gradient_samples)
+
+
+def test_nothing_compiles_twice():
+    problem, *_ = least_squares([5, 9, 7])
+    local = fa.LocalSolver(learning_rate=0.05, batch_size=3, max_epochs=3)
+    run(problem, fa.fedadmm_insa(local, penalty=0.7), rounds=4)
+    run(problem, fa.fedadmm_insa(local, penalty=0.7), rounds=7, evaluate_every=3)
+    before = population.device_rounds._cache_size()
+    other, *_ = least_squares([5, 9, 7], seed=4)
+    faster = fa.LocalSolver(learning_rate=0.02, batch_size=3, max_epochs=9)
+    run(other, fa.fedadmm_insa(faster, penalty=2, c=0.3, mu=3, tau=4, delta=0, sigma_factor=0.5), rounds=9, seed=8)
+    run(other, fa.fedadmm_insa(faster, penalty=1), rounds=8, evaluate_every=3)
+    assert population.device_rounds._cache_size() == before
+
+
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_a_start_of_weak_types_compiles_nothing_twice(kind):
+    """An algorithm of one's own may begin with Python's numbers."""
+
+    @fa.record
+    class Counting(ModelExchange):
+        local: fa.LocalSolver
+        criterion: Any = fa.criteria.run_to_maximum()
+
+        def init(self, params, clients):
+            return 0, {"rate": jnp.full(clients.ids.shape, 0.5)}
+
+        def subproblems(self, params, server, rows, cohort):
+            return fa.Subproblem()
+
+        def update(self, params, server, rows, solutions, cohort):
+            return solutions.params.mean(axis=0), server + 1, {"rate": rows["rate"] / 2}
+
+    programs = {"device": population.device_rounds, "host": population.stored._one_round}
+    before = programs[kind]._cache_size()
+    problem, *_ = least_squares([5, 9, 7])
+    run(problem, Counting(fa.LocalSolver(0.05)), rounds=3, execution=fa.Execution(population=kind))
+    assert programs[kind]._cache_size() == before + 1
+
+
+def weak_init(key):
+    return jnp.full(5, 0.1)  # weakly typed
+
+
+def test_the_loss_is_traced_once(monkeypatch):
+    """Counted by the loss itself, over rounds, runs, hyperparameters and new problems of the same shapes."""
+    calls = []
+
+    def counted(w, batch):
+        calls.append(1)
+        return squared_error(w, batch)
+
+    data, other = (least_squares([5, 9], seed=seed)[0].data for seed in (0, 1))
+    problem = fa.Problem(init=weak_init, loss=counted, data=data)
+    sim = fa.Simulation(problem, ALGORITHMS["fedadmm_insa"])
+    state, _ = sim.round(sim.init())
+    run(problem, ALGORITHMS["fedadmm_insa"])
+    after_first = len(calls)
+    for _ in range(2):
+        state, _ = sim.round(state)
+    again = fa.Problem(init=weak_init, loss=counted, data=other)
+    faster = fa.LocalSolver(learning_rate=0.2, batch_size=4, max_epochs=7)
+    run(again, fa.fedadmm_insa(faster, penalty=3, c=0.2, mu=2, tau=3, delta=0.5), rounds=5, seed=3)
+    assert len(calls) == after_first
+
+
+def test_rounds_in_one_dispatch_are_the_rounds_one_by_one():
+    problem, *_ = least_squares(SIZES)
+    algorithm = ALGORITHMS["fedadmm_insa"]
+    one, several = (run(problem, algorithm, rounds=7, participation=2, evaluate_every=n) for n in (1, 3))
+    np.testing.assert_array_equal(several.params, one.params)
+    for name in one.solves.names():
+        np.testing.assert_array_equal(several.solves[name], one.solves[name])
+    evaluated = [0, 3, 6, 7]
+    np.testing.assert_array_equal(np.flatnonzero(np.isfinite(several.history["loss"])), evaluated)
+    np.testing.assert_array_equal(several.history["loss"][evaluated], one.history["loss"][evaluated])
+
+
+def test_a_round_at_a_time_is_simulate():
+    problem, *_ = least_squares(SIZES)
+    sim = fa.Simulation(problem, ALGORITHMS["fedadmm_insa"], participation=0.5, seed=2)
+    state = sim.init()
+    for _ in range(3):
+        state, info = sim.round(state)
+    result = run(problem, ALGORITHMS["fedadmm_insa"], participation=0.5, seed=2)
+    np.testing.assert_array_equal(state.params, result.params)
+    np.testing.assert_array_equal(info.epochs, result.epochs[-1])
+
+
+def test_seeds():
+    problem, *_ = least_squares(SIZES)
+    first, again, other = (run(problem, ALGORITHMS["fedavg"], participation=2, seed=s) for s in (1, 1, 2))
+    np.testing.assert_array_equal(first.params, again.params)
+    assert not np.array_equal(first.cohorts, other.cohorts)
+    # Other algorithms see the same clients in the same order of rows.
+    np.testing.assert_array_equal(run(problem, ALGORITHMS["fedadmm"], participation=2, seed=1).cohorts, first.cohorts)
+
+
+def test_cohorts_are_uniform():
+    problem, *_ = least_squares([2] * 10)
+    sim = fa.Simulation(problem, ALGORITHMS["fedavg"], participation=0.3)
+    counts = np.bincount(np.concatenate([sim.cohorts[k] for k in range(2000)]), minlength=10)
+    assert counts.sum() == 6000
+    assert abs(counts - 600).max() < 5 * np.sqrt(2000 * 0.3 * 0.7)
+
+
+@every_algorithm
+def test_communicated_floats_and_history(algorithm):
+    problem, *_ = least_squares(SIZES)
+    history = run(problem, algorithm, participation=2).history
+    n = 5
+    traffic = algorithm.floats_down(n) + algorithm.floats_up(n)
+    np.testing.assert_array_equal(history["communicated_floats"], [0, *[2 * traffic] * 3])
+    names = ("round loss epochs_mean gradient_samples criterion_samples communicated_floats penalty_mean "
+             "lane_efficiency seconds eval_seconds failed_clients").split()  # fmt: skip
+    assert list(history) == names
+    # What no metric may be called; some columns are only there with faults or a client time.
+    others = [f"{reason}_clients" for reason in ("dropped", "quarantined", "corrupted", "rejected", "late")]
+    assert {*names, *others, "simulated_seconds", "excess_loss", "regularizer"} == set(RESERVED)
+    assert list(history.to_pandas().columns) == names
+    np.testing.assert_array_equal(history["round"], range(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "down", "up"),
+    [
+        ("fedavg", 5, 5),
+        ("fedavg_all", 5, 5),
+        ("fedprox", 5, 5),
+        ("feddyn", 5, 5),
+        ("scaffold", 10, 10),
+        ("fedadmm", 5, 6),
+        ("fedadmm_in", 5, 6),
+        ("fedadmm_insa", 5, 11),
+        ("fedadmm_insa_sent", 5, 6),
+    ],
+)
+def test_what_each_method_must_send(name, down, up):
+    algorithm = ALGORITHMS[name]
+    assert (algorithm.floats_down(5), algorithm.floats_up(5)) == (down, up)
+
+
+def test_loss_and_metrics_are_those_of_the_data():
+    rng = np.random.default_rng(0)
+    xs, ys = [rng.normal(size=(n, 4)) for n in (700, 3, 401)], [rng.normal(size=n) for n in (700, 3, 401)]
+    test = {"x": rng.normal(size=(1203, 4)), "y": rng.normal(size=1203)}
+    alpha = np.array([0.2, 0.5, 0.3])
+    problem = make_problem(xs, ys, weights=alpha)
+    problem = fa.Problem(problem.init, squared_error, problem.data, ridge, test, {"test_loss": squared_error})
+    w = rng.normal(size=4)
+    result = run(problem, ALGORITHMS["fedavg"], rounds=1, initial_params=w)
+    loss = sum(a * np.mean((x @ w - y) ** 2) / 2 for a, x, y in zip(alpha, xs, ys, strict=True)) + GAMMA / 2 * w @ w
+    np.testing.assert_allclose(result.history["loss"][0], loss, rtol=1e-12)
+    np.testing.assert_allclose(
+        result.history["test_loss"][0], np.mean((test["x"] @ w - test["y"]) ** 2) / 2, rtol=1e-12
+    )
+
+
+def test_rows_that_no_client_has_are_not_evaluated():
+    x = np.random.default_rng(0).normal(size=(600, 4))
+    data = fa.FederatedData.from_arrays({"x": x, "y": np.zeros(600)}, [[0, 1], [1, 2]], allow_overlap=True)
+    problem = fa.Problem(lambda key: jnp.ones(4), squared_error, data)
+    result = run(problem, ALGORITHMS["fedavg"], rounds=1)
+    losses = x[:3].sum(axis=1) ** 2 / 2
+    np.testing.assert_allclose(result.history["loss"][0], losses @ [0.25, 0.5, 0.25], rtol=1e-12)
+
+
+def test_what_a_model_computes_in_half_precision_is_summed_in_single():
+    def loss(params, batch):
+        return jnp.full(batch["x"].shape[0], 1.5, jnp.bfloat16) + 0 * params.sum().astype(jnp.bfloat16)
+
+    def correct(params, batch):
+        return (batch["x"] < 301).astype(jnp.bfloat16)
+
+    rows = {"x": np.arange(500)}
+    data = fa.FederatedData.from_arrays(rows, [range(499), [499]])
+    problem = fa.Problem(lambda key: jnp.ones(4), loss, data, eval_data=rows, metrics={"accuracy": correct})
+    history = run(problem, ALGORITHMS["fedavg"], rounds=1).history
+    assert history["loss"][0] == pytest.approx(1.5, rel=1e-6)
+    assert history["accuracy"][0] == pytest.approx(301 / 500, rel=1e-6)
+
+
+def test_initial_parameters_may_be_plain_numbers_and_any_pytree():
+    @jax.tree_util.register_pytree_node_class
+    class Line:
+        def __init__(self, w, b):
+            self.w, self.b = w, b
+
+        def tree_flatten(self):
+            return (self.w, self.b), None
+
+        @classmethod
+        def tree_unflatten(cls, _, leaves):
+            return cls(*leaves)
+
+    def loss(line, batch):
+        return 0.5 * (batch["x"] @ line.w + line.b - batch["y"]) ** 2
+
+    data = least_squares([5, 9])[0].data
+    problem = fa.Problem(lambda key: Line(jnp.zeros(5), jnp.zeros(())), loss, data)
+    algorithm = fa.fedadmm(fa.LocalSolver(0.05))
+    plain, arrays = (
+        run(problem, algorithm, rounds=2, initial_params=Line(np.ones(5), b)) for b in (2.0, np.array(2.0))
+    )
+    np.testing.assert_array_equal(plain.params.w, arrays.params.w)
+    assert np.isfinite(plain.history["loss"]).all() and plain.params.b.dtype == arrays.params.b.dtype
+
+
+def test_initial_parameters_take_the_form_of_inits():
+    """Other mappings with the same keys, and numbers without a precision of their own."""
+
+    def loss(params, batch):
+        return 0.5 * (batch["x"] @ params["w"] + params["b"] - batch["y"]) ** 2
+
+    data = least_squares([5, 9], dtype=np.float32)[0].data
+    problem = fa.Problem(lambda key: {"w": jnp.zeros(5, "f4"), "b": jnp.zeros((), "f4")}, loss, data)
+    start = {"b": 2.0, "w": np.ones(5, np.float32)}
+    for given in (start, flax.core.freeze(start), collections.OrderedDict(start)):
+        params = run(problem, ALGORITHMS["fedavg"], rounds=1, initial_params=given).params
+        assert type(params) is dict and params["b"].dtype == params["w"].dtype == np.float32
+    wide = fa.Simulation(problem, ALGORITHMS["fedavg"], initial_params=start | {"b": np.float64(2.0)}).init().params
+    assert wide["b"].dtype == np.float64  # which NumPy's number says
+
+
+@pytest.mark.parametrize("unselected", ["current", "sent"])
+def test_the_servers_sums_do_not_drift(unselected):
+    """After many rounds in single precision the sums are those of the clients' rows, summed exactly."""
+    problem, *_ = least_squares([4] * 30, dtype=np.float32)
+    local = fa.LocalSolver(learning_rate=0.05, batch_size=2, max_epochs=2)
+    algorithm = fa.fedadmm_insa(local, penalty=0.3, mu=1.2, unselected_penalty=unselected)
+    state = run(problem, algorithm, rounds=600, participation=3, evaluate_every=64,
+                initial_params=np.full(5, 100, np.float32)).state  # fmt: skip
+    clients = Clients(np.arange(30), problem.data.sizes, problem.data.weights, 30)
+    counted = state.penalties if unselected == "current" else state.sent_penalties
+    message = np.float64(counted)[:, None] * np.float64(state.client_params) - np.float64(state.duals)
+    exact = sums.exact(clients, message)
+    largest = np.abs(message).max()
+    np.testing.assert_allclose(np.float64(state.server.total.value), exact, atol=2e-6 * largest)
+    np.testing.assert_allclose(state.server.weight.value, sums.exact(clients, counted), rtol=2e-6)
+    np.testing.assert_allclose(algorithm.penalty_mean(state.server), np.mean(state.penalties), rtol=2e-6)
+
+
+def steep_for_some(w, batch):
+    return squared_error(w, batch) * jnp.where(batch["y"] > 50, 1e30, 1.0)
+
+
+@every_algorithm
+def test_a_client_that_fails_keeps_its_state(algorithm):
+    """Client 1's solve overflows: it is counted, keeps its rows and does not touch the server."""
+    rng = np.random.default_rng(0)
+    xs = [rng.normal(size=(6, 5)).astype(np.float32) for _ in range(3)]
+    ys = [rng.normal(size=6) for _ in range(3)]
+    bad = [ys[0], np.full(6, 100.0), ys[2]]
+    problem = make_problem(xs, bad, dtype=np.float32)
+    problem = fa.Problem(problem.init, steep_for_some, problem.data)
+    sim = fa.Simulation(problem, algorithm, participation=1.0, initial_params=np.zeros(5, np.float32))
+    state, info = sim.round(sim.init())
+    assert info.stop_reason.tolist()[1] == "failed" and "failed" not in info.stop_reason[[0, 2]]
+    without = fa.Simulation(problem, algorithm, participation=1.0, initial_params=np.zeros(5, np.float32))
+    alone, _ = without.round(without.init(), [0, 2])
+    np.testing.assert_allclose(state.params, alone.params, rtol=1e-6)
+    assert np.isnan(info.consensus_gap[1]) and np.isnan(info.movement[1])  # nothing was measured
+    for now, start in zip(jax.tree.leaves(state.clients), jax.tree.leaves(sim.init().clients), strict=True):
+        np.testing.assert_array_equal(now[1], start[1])
+
+
+@every_algorithm
+def test_divergence_names_the_round_and_keeps_the_history(algorithm):
+    problem, *_ = least_squares(SIZES, dtype=np.float32)
+    wild = fa.LocalSolver(learning_rate=3.0, batch_size=4, max_epochs=2)
+    method = jax.tree.map(lambda x: x, algorithm)
+    object.__setattr__(method, "local", wild)
+    start = np.ones(5, np.float32)
+    with pytest.raises(fa.DivergenceError, match=r"^round \d+: .* not finite") as caught:
+        run(problem, method, rounds=300, initial_params=start, evaluate_every=5)
+    error = caught.value
+    assert 1 <= error.round <= 300 and error.quantity
+    assert len(error.history["round"]) == error.round
+    assert np.isfinite(error.history["loss"][0])
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def infinite_loss(w, batch):
+    return squared_error(w, batch) + jnp.inf
+
+
+def test_a_loss_that_is_not_finite_at_the_start_is_not_blamed_on_the_rate():
+    problem = fa.Problem(init=weak_init, loss=infinite_loss, data=least_squares(SIZES)[0].data)
+    with pytest.raises(
+        fa.DivergenceError, match="^round 0: the loss .*before any training; look at the data"
+    ) as caught:
+        run(problem, ALGORITHMS["fedavg"])
+    assert caught.value.round == 0 and "learning rate" not in str(caught.value)
+
+
+def lowered_round(problem, algorithm, cohort):
+    sim = fa.Simulation(problem, algorithm, participation=cohort)
+    ids, one = jnp.zeros((1, cohort), jnp.int32), jnp.int32(1)
+    arguments = (sim.problem, sim._on_devices[1], sim.init(), sim.order_key, ids, one)
+    return population.device_rounds.lower(*arguments, width=2, rows_per_trip=sim.rows_per_trip)
+
+
+def test_a_rounds_cost_does_not_grow_with_the_population():
+    """The stacked state is updated in place, and what is computed depends on the cohort alone."""
+    dimension = 500
+    flops = []
+    for clients in (50, 1000):
+        problem, *_ = least_squares([2] * clients, dimension=dimension)
+        compiled = lowered_round(problem, fa.fedadmm_insa(LOCAL), cohort=4).compile()
+        memory = compiled.memory_analysis()
+        rows = 2 * clients * dimension * 8  # client_params and duals
+        assert memory.alias_size_in_bytes >= rows
+        assert memory.temp_size_in_bytes < 100 * dimension * 8
+        flops.append(compiled.cost_analysis()["flops"])
+    assert flops[1] < 1.05 * flops[0]
+
+
+def test_a_state_is_given_away():
+    problem, *_ = least_squares(SIZES)
+    start = jnp.ones(5)
+    sim = fa.Simulation(problem, ALGORITHMS["fedadmm"], initial_params=start)
+    state = sim.init()
+    new, _ = sim.round(state)
+    assert state.client_params.is_deleted() and not new.client_params.is_deleted()
+    assert not start.is_deleted()
+
+
+@pytest.mark.parametrize("population", ["device", "host", "disk"])
+@pytest.mark.parametrize("name", ["fedavg", "fedadmm_insa"])
+def test_a_state_that_was_given_away_is_told_and_a_copy_goes_on(name, population):
+    problem, *_ = least_squares(SIZES)
+    sim = fa.Simulation(problem, ALGORITHMS[name], execution=fa.Execution(population=population))
+    first = sim.init()
+    kept = jax.tree.map(jnp.copy, first) if population == "device" else None
+    second, _ = sim.round(first)
+    with pytest.raises(ValueError, match="state was used before.*go on with that one"):
+        sim.round(first)
+    if kept is not None:
+        again, _ = sim.round(kept)
+        np.testing.assert_array_equal(again.params, second.params)
+    third, _ = sim.round(second)
+    assert int(third.round) == 2
+    with pytest.raises(ValueError, match="state must come from init or round, got int"):
+        sim.round(3)
+
+
+@fa.record
+class Forgetful(ModelExchange):
+    """FedAvg over the cohort with a count for each client: its server keeps nothing, so no memory is taken over."""
+
+    local: fa.LocalSolver
+    criterion: fa.criteria.Criterion = fa.criteria.run_to_maximum()
+
+    def init(self, params, clients):
+        return (), {"turns": jnp.zeros(clients.ids.shape[0])}
+
+    def subproblems(self, params, server, rows, cohort):
+        return fa.Subproblem()
+
+    def update(self, params, server, rows, solutions, cohort):
+        mean = weighted(cohort.weights / cohort.weights.sum(), solutions.params)
+        return mean, server, {"turns": rows["turns"] + 1}
+
+
+@pytest.mark.parametrize("population", ["host", "disk"])
+def test_rows_that_have_gone_on_are_told_from_the_states(population):
+    problem, *_ = least_squares(SIZES)
+    sim = fa.Simulation(problem, Forgetful(LOCAL), execution=fa.Execution(population=population))
+    first = sim.init()
+    second, _ = sim.round(first)
+    with pytest.raises(ValueError, match="state was used before"):
+        sim.round(first)
+    np.testing.assert_array_equal(np.asarray(second.clients["turns"]), np.ones(len(SIZES)))
+
+
+def test_data_is_an_argument_and_not_a_constant():
+    """Rows baked into the program would make it as large as the data."""
+    problem, *_ = least_squares([2000, 2000])
+    text = lowered_round(problem, ALGORITHMS["fedadmm_in"], cohort=2).as_text()
+    assert len(text) < 1_000_000
+
+
+def test_a_result_keeps_its_parameters():
+    problem, *_ = least_squares(SIZES)
+    result = run(problem, ALGORITHMS["fedadmm"])
+    sim = fa.Simulation(problem, ALGORITHMS["fedadmm"])
+    sim.round(result.state)
+    assert np.isfinite(np.asarray(result.params)).all()
+
+
+def test_the_parts_of_insa_are_insa():
+    problem, *_ = least_squares(SIZES)
+    parts = fa.fedadmm(
+        LOCAL,
+        penalty=0.7,
+        delta=0.01,
+        criterion=fa.criteria.relative_residual(c=0.01),
+        penalty_rule=fa.penalties.residual_balancing(5.0, 2.0),
+    )
+    whole, mixed = (run(problem, a, participation=2) for a in (made("fedadmm_insa"), parts))
+    np.testing.assert_array_equal(mixed.params, whole.params)
+    np.testing.assert_array_equal(mixed.history["communicated_floats"], whole.history["communicated_floats"])
+
+
+def test_solves_are_a_mapping():
+    problem, *_ = least_squares(SIZES)
+    solves = run(problem, ALGORITHMS["fedadmm_in"]).solves
+    assert "epochs" in solves and "stop_reason" in list(solves) and "stop_code" not in solves
+    assert {np.shape(values) for values in dict(solves).values()} == {(3, 4)}
+
+
+def test_half_precision_sums_do_not_drift():
+    problem, *_ = least_squares([4] * 20, dtype=np.float32)
+    algorithm = fa.fedavg(fa.LocalSolver(learning_rate=0.05, batch_size=2), average="all")
+    state = run(problem, algorithm, rounds=200, participation=3, evaluate_every=64,
+                initial_params=jnp.ones(5, jnp.bfloat16)).state  # fmt: skip
+    assert state.params.dtype == jnp.bfloat16
+    mean = np.mean(np.asarray(state.client_params, np.float64), axis=0)
+    np.testing.assert_allclose(np.asarray(state.params, np.float64), mean, rtol=2**-7)
+
+
+def test_progress_in_a_file_is_plain_lines(capsys, monkeypatch):
+    monkeypatch.setattr("fedjax_admm.runs.progress.SECONDS_BETWEEN_LINES", 0.0)
+    problem, *_ = least_squares(SIZES)
+    fa.simulate(problem, ALGORITHMS["fedadmm"], rounds=2)
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 3 and lines[0] == "compiling, then round 1 of 2"
+    assert lines[2].startswith("round 2/2, ") and "loss" in lines[2]
+    fa.simulate(problem, ALGORITHMS["fedadmm"], rounds=2, progress=False)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_under_strict_promotion(batch_size):
+    """A user's strict settings, and no dtype or rank widened by accident."""
+    problem, *_ = least_squares(SIZES)
+    local = fa.LocalSolver(learning_rate=0.05, batch_size=batch_size, max_epochs=3)
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        run(problem, fa.fedadmm_insa(local, reference="client"), rounds=2)
+        run(problem, fa.fedavg(local, average="all"), rounds=2)
+
+
+def test_a_column_as_a_picture():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    problem, *_ = least_squares(SIZES)
+    result = run(problem, ALGORITHMS["fedadmm"], rounds=5, evaluate_every=2)
+    axes = result.plot("loss", label="FedADMM")
+    line = axes.lines[0]
+    np.testing.assert_array_equal(line.get_xdata(), [0, 2, 4, 5])  # where it was measured
+    assert axes.get_xlabel() == "round" and axes.get_legend() is not None
+
+
+def test_client_penalties_are_rebuilt_from_the_solves():
+    problem, *_ = least_squares(SIZES)
+    algorithm = fa.fedadmm_insa(fa.LocalSolver(learning_rate=0.05, batch_size=3, max_epochs=4), penalty=0.05)
+    result = fa.simulate(problem, algorithm, rounds=12, participation=2, progress=False)
+    penalties = result.client_penalties()
+    np.testing.assert_array_equal(penalties[-1], result.state.penalties)
+    np.testing.assert_allclose(penalties.mean(axis=1), result.history["penalty_mean"], rtol=1e-6)
+    assert penalties[0].std() < 1e-9 and penalties[-1].std() > 0
+    epochs = result.client_epochs()
+    assert np.nansum(epochs) == result.epochs.sum() and np.isfinite(epochs).sum() == result.cohorts.size
+    assert result.epoch_reduction == 1 - result.epochs.sum() / (4 * result.epochs.size)

@@ -1,0 +1,454 @@
+"""Faults: who is away and what is received, against plain loops; no trace of them where there are none."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from federations import GAMMA, epoch_order, least_squares, make_problem, squared_error
+from test_devices import in_a_process
+from test_engine import LOCAL, every_algorithm
+from test_oracle import CASES, COHORTS, EPOCHS, PENALTY, RATE, ROUNDS, SIZES, TOLERANCE, algorithm_of
+from test_runs import Crash, crash_in
+
+import fedjax_admm as fa
+from fedjax_admm.core import randomness
+from fedjax_admm.engine import population
+from fedjax_admm.engine.lanes import run as run_lanes
+from fedjax_admm.exchange.faults import clip
+from fedjax_admm.storage import checkpoints
+
+M = len(SIZES)
+# Who drops out when, of the oracle's six clients in six rounds; in round 2 everybody.
+SCHEDULE = np.random.default_rng(0).random((ROUNDS, M)) < 0.4
+SCHEDULE[2] = True
+INSA = fa.fedadmm_insa(LOCAL, penalty=0.1, mu=1.5)
+
+
+def run(problem, algorithm, rounds=8, **options):
+    return fa.simulate(problem, algorithm, rounds, **dict(progress=False, participation=4) | options)
+
+
+def assert_identical(one, other):
+    def arrays(result):
+        kept = {name: jax.tree.map(np.asarray, result.state.clients[name]) for name in result.state.clients}
+        return result.params, kept, result.solves, result.state.offences
+
+    for a, b in zip(*(jax.tree.leaves(arrays(result)) for result in (one, other)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("case", ["fedavg_selected", "fedavg_all", "fedprox", "in_client", "insa_current", "insa_sent"])
+def test_dropouts_by_a_schedule_are_the_paper_with_fewer_clients(case):
+    """In double precision against the plain loop over those that are there; a round without any changes nothing."""
+    problem, xs, ys = least_squares(SIZES)
+    settings = oracle.Settings(
+        learning_rate=RATE, max_epochs=EPOCHS, batch_size=4, gamma=GAMMA, penalty=PENALTY, **CASES[case]
+    )
+    start = np.random.default_rng(3).normal(size=5)
+    result = run(
+        problem, algorithm_of(settings), ROUNDS, participation=COHORTS, seed=5, initial_params=start,
+        execution=fa.Execution(lanes=3), faults=fa.Faults(dropout=SCHEDULE),
+    )  # fmt: skip
+    there = [[i for i in cohort if not SCHEDULE[k, i]] for k, cohort in enumerate(COHORTS)]
+    assert 0 < sum(map(len, there)) < COHORTS.size and not there[2]
+    truth = oracle.run(xs, ys, np.array(SIZES) / sum(SIZES), start, there, settings, epoch_order(5, SIZES))
+    np.testing.assert_allclose(result.params, truth.server[-1], rtol=TOLERANCE, atol=TOLERANCE)
+    away = np.take_along_axis(SCHEDULE, COHORTS, axis=1)
+    np.testing.assert_array_equal(result.solves.stop_reason == "dropped", away)
+    for mine, theirs in ((result.epochs, truth.epochs), (result.solves.gradient_samples, truth.samples)):
+        np.testing.assert_array_equal(mine[~away], np.concatenate(theirs))
+        assert not mine[away].any()
+    for name, value in (("client_params", truth.clients), ("duals", truth.duals), ("penalties", truth.penalties)):
+        if name in result.state.clients:
+            np.testing.assert_allclose(getattr(result.state, name), value, rtol=TOLERANCE, atol=TOLERANCE)
+    np.testing.assert_array_equal(result.history["dropped_clients"][1:], away.sum(axis=1))
+    n, number = 5, np.array([len(ids) for ids in there])
+    algorithm = algorithm_of(settings)
+    traffic = number * (algorithm.floats_down(n) + algorithm.floats_up(n))
+    np.testing.assert_array_equal(result.history["communicated_floats"][1:], traffic)
+    assert (
+        np.isnan(result.history["epochs_mean"][3])
+        and np.isnan(result.client_epochs()).sum() == M * ROUNDS - number.sum()
+    )
+    assert result.epoch_reduction == 1 - result.epochs.sum() / result.solves.max_epochs[~away].sum()
+
+
+def test_who_drops_out_depends_on_seed_round_and_client_alone():
+    probability = np.linspace(0, 1, 400)
+    faults = fa.Faults(dropout=probability)
+
+    @jax.jit
+    def dropped(key, ids):
+        return jax.vmap(lambda round: faults.away(key, round, ids, None)[0])(jnp.arange(100))
+
+    key, ids = randomness.root_key(0), jnp.arange(400)
+    first = np.asarray(dropped(key, ids))
+    assert not first[:, 0].any() and first[:, -1].all()
+    np.testing.assert_allclose(first.mean(axis=0), probability, atol=5 * np.sqrt(0.25 / 100))  # over the rounds
+    np.testing.assert_allclose(first.mean(axis=1), 0.5, atol=5 * np.sqrt(1 / 6 / 400))  # over the clients
+    assert len(np.unique(first, axis=0)) == 100
+    np.testing.assert_array_equal(dropped(key, ids[::-1])[:, ::-1], first)
+    assert not np.array_equal(dropped(randomness.root_key(1), ids), first)
+
+
+EVERYTHING = fa.Faults(
+    dropout=0.3, corruption="noise", corrupted=[1, 4], strength=3.0, clip_norm=2.0, quarantine_after=2
+)
+
+
+def steep_for_some(w, batch):
+    """A loss whose solve overflows where y is large."""
+    return squared_error(w, batch) * jnp.where(batch["y"] > 50, 1e300, 1.0)
+
+
+def with_failing_clients(failing=(2,), sizes=(6, 11, 3, 8, 5, 9, 4, 7), **options):
+    _, xs, ys = least_squares(sizes, heterogeneity=0.3)
+    ys = [np.full(len(y), 100.0) if i in failing else y for i, y in enumerate(ys)]
+    problem = make_problem(xs, ys, **options)
+    return fa.Problem(problem.init, steep_for_some, problem.data)
+
+
+def test_faults_do_not_depend_on_where_the_rows_are_nor_on_interruptions(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "SHARE", np.inf)
+    problem = with_failing_clients()
+
+    def go(kind="device", **options):
+        options = dict(faults=EVERYTHING, client_time=fa.ClientTime(10, deadline=4.0), evaluate_every=3) | options
+        return run(
+            problem, INSA, 20, participation=6, checkpoint_seconds=0, execution=fa.Execution(population=kind), **options
+        )
+
+    whole = go()
+    assert {"failed", "dropped", "quarantined", "corrupted", "late"} <= set(whole.solves.stop_reason.ravel())
+    for kind in ("host", "disk"):
+        assert_identical(go(kind), whole)
+    for kind in ("device", "disk"):
+        with pytest.raises(Crash):
+            go(kind, run_dir=tmp_path / kind, on_round=crash_in(11))
+        assert_identical(go(kind, run_dir=tmp_path / kind), whole)
+
+
+def test_faults_do_not_depend_on_devices():
+    """Eight clients, whose rows can be split evenly over two devices, and five, whose cannot."""
+    in_a_process("""
+        faults = fa.Faults(dropout=0.3, corruption="constant", corrupted=[2], clip_norm=2.0, quarantine_after=1)
+        time = fa.ClientTime(10, deadline=6.0)
+        for sizes in ([6, 11, 3, 8, 5, 9, 4, 7], [6, 11, 3, 8, 5]):
+            problem, *_ = least_squares(sizes)
+            def run(**execution):
+                return fa.simulate(problem, INSA, 12, participation=4, evaluate_every=4, progress=False, faults=faults,
+                                   client_time=time, execution=fa.Execution(**execution))
+            one = run(mesh=1)
+            reasons = set(one.solves.stop_reason.ravel())
+            assert {"dropped", "quarantined", "rejected", "late"} <= reasons, reasons
+            for execution in ({"mesh": 2}, {"mesh": 3, "lanes": 2, "population": "host"}):
+                many = run(**execution)
+                np.testing.assert_array_equal(one.solves.stop_reason, many.solves.stop_reason)
+                np.testing.assert_array_equal(one.solves.gradient_samples, many.solves.gradient_samples)
+                np.testing.assert_array_equal(one.state.offences, many.state.offences)
+                np.testing.assert_allclose(one.params, many.params, rtol=1e-9)
+    """)
+
+
+def test_a_client_away_costs_no_gradient_and_keeps_its_place_in_the_queue(monkeypatch):
+    problem, *_ = least_squares([9, 4, 7, 5])
+    counts = []
+
+    def counted(program, jobs, order, count, width):
+        jax.debug.callback(lambda count, order: counts.append((int(count), order.tolist())), count, order)
+        return run_lanes(program, jobs, order, count, width)
+
+    monkeypatch.setattr("fedjax_admm.engine.lanes.run", counted)
+    schedule = np.array([[1, 0, 0, 1], [1, 1, 1, 1]], float)
+    sim = fa.Simulation(problem, INSA, faults=fa.Faults(dropout=schedule))
+    state = sim.init()
+    before = np.asarray(state.last_epochs)
+    state, info = sim.round(state)
+    np.testing.assert_array_equal(np.asarray(state.last_epochs)[[0, 3]], before[[0, 3]])
+    assert np.isnan(info.reference_residual[0]) and np.isfinite(info.reference_residual[1])
+    server = np.array(state.params)
+    state, info = sim.round(state)
+    np.testing.assert_array_equal(state.params, server)
+    assert not info.gradient_samples.any()
+    jax.effects_barrier()
+    assert [count for count, _ in counts] == [2, 0]
+    assert set(counts[0][1][:2]) == {1, 2}
+    with pytest.raises(ValueError, match="dropout is a schedule of 2 rounds, but rounds is 3"):
+        sim.round(state)
+
+
+def lowered(faults):
+    problem, *_ = least_squares([6, 11, 3, 8])
+    sim = fa.Simulation(problem, INSA, participation=2, faults=faults)
+    problem, algorithm = sim._on_devices
+    return population.device_rounds.lower(
+        problem, algorithm, sim.init(), sim.order_key, jnp.zeros((1, 2), jnp.int32), jnp.int32(1),
+        width=2, rows_per_trip=sim.rows_per_trip, conditions=sim._conditions,
+    ).as_text()  # fmt: skip
+
+
+def test_no_faults_leave_no_trace():
+    """The same program, state and history; and with a fault that never happens, the same numbers."""
+    assert lowered(fa.Faults()) == lowered(None) != lowered(fa.Faults(dropout=0.0))
+    problem, *_ = least_squares([6, 11, 3, 8, 5])
+    without, empty = (run(problem, INSA, faults=faults) for faults in (None, fa.Faults()))
+    assert list(empty.history) == list(without.history) and empty.state.offences is None
+    assert_identical(empty, without)
+    idle = run(
+        problem, INSA, faults=fa.Faults(dropout=0.0, clip_norm=1e9, corruption="scale", corrupted=[0], strength=1.0)
+    )
+    np.testing.assert_allclose(idle.params, without.params, rtol=1e-12)
+
+
+def test_other_numbers_compile_nothing():
+    problem, *_ = least_squares([6, 11, 3, 8, 5])
+    run(problem, INSA, faults=EVERYTHING)
+    before = population.device_rounds._cache_size()
+    other = fa.Faults(dropout=0.1, corruption="noise", corrupted=[0, 2], strength=5, clip_norm=1, quarantine_after=9)
+    run(problem, INSA, faults=other)
+    assert population.device_rounds._cache_size() == before
+
+
+def test_under_strict_promotion_and_in_half_precision():
+    problem, *_ = least_squares([6, 11, 3, 8, 5])
+    options = dict(faults=EVERYTHING, client_time=fa.ClientTime(np.full(5, 10.0), np.full(5, 10.0), deadline=4.0))
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        run(problem, INSA, 2, **options)
+    half = run(problem, INSA, 3, initial_params=jnp.zeros(5, jnp.bfloat16), **options)
+    assert half.params.dtype == jnp.bfloat16 and np.isfinite(half.history["loss"]).all()
+
+
+SENT = {
+    "scale": lambda z, u: z + 7 * (u - z),
+    "sign_flip": lambda z, u: z - 7 * (u - z),
+    "constant": lambda z, u: np.full_like(u, 7.0),
+}
+
+
+@pytest.mark.parametrize(("corruption", "clip_norm"), [("scale", None), ("sign_flip", None), ("constant", 0.3)])
+def test_what_corrupted_clients_send_is_what_everyone_goes_on_from(corruption, clip_norm):
+    """One round of FedADMM by hand: received and clipped parameters, duals and server follow from them."""
+    problem, *_ = least_squares([6, 11, 3])
+    algorithm, start = fa.fedadmm(LOCAL, penalty=0.7), np.full(5, 0.2)
+    u = np.asarray(run(problem, algorithm, 1, participation=1.0, initial_params=start).state.client_params)
+    faults = fa.Faults(corruption=corruption, corrupted=[1], strength=7, clip_norm=clip_norm)
+    result = run(problem, algorithm, 1, participation=1.0, initial_params=start, faults=faults)
+    expected = np.stack([u[0], SENT[corruption](start, u[1]), u[2]])
+    if clip_norm is not None:
+        gaps = np.linalg.norm(expected - start, axis=1)
+        assert gaps.min() < clip_norm < gaps.max()
+        expected = start + (expected - start) * np.minimum(1, clip_norm / gaps)[:, None]
+    np.testing.assert_allclose(result.state.client_params, expected, rtol=1e-12)
+    np.testing.assert_allclose(result.state.duals, -0.7 * (expected - start), rtol=1e-12)
+    np.testing.assert_allclose(result.solves.consensus_gap[0], np.linalg.norm(expected - start, axis=1), rtol=1e-12)
+    alpha = np.array([6, 11, 3]) / 20
+    np.testing.assert_allclose(result.params, alpha @ (expected - np.asarray(result.state.duals) / 0.7), rtol=1e-12)
+    assert result.solves.stop_reason[0].tolist() == ["maximum", "corrupted", "maximum"]
+    assert result.history["corrupted_clients"].tolist() == [0, 1]
+
+
+def test_noise_is_that_of_the_client_and_the_round():
+    problem, *_ = least_squares([6, 6, 6, 6], dimension=500)
+
+    def noise(strength):
+        faults = fa.Faults(corruption="noise", corrupted=[0, 1], strength=strength)
+        sim = fa.Simulation(problem, fa.fedavg(LOCAL, average="all"), faults=faults)
+        return np.asarray(sim.round(sim.init())[0].client_params)
+
+    difference = noise(0.5) - noise(0.0)
+    assert not difference[2:].any()
+    np.testing.assert_allclose(difference[:2].std(axis=1), 0.5, rtol=0.15)
+    assert abs(np.corrcoef(difference[0], difference[1])[0, 1]) < 0.2
+
+
+def test_quarantine_is_after_so_many_and_for_ever(tmp_path):
+    problem = with_failing_clients(failing=(2, 5))
+    faults = fa.Faults(quarantine_after=3, corruption="constant", corrupted=[0])
+    result = run(problem, INSA, 12, participation=5, faults=faults)
+    reasons, cohorts = result.solves.stop_reason, result.cohorts
+    offences = {0: "rejected", 2: "failed", 5: "failed"}
+    for client in range(8):
+        mine = reasons[cohorts == client].tolist()
+        bad = offences.get(client)
+        assert (
+            (mine[:3], set(mine[3:])) == ([bad] * 3, {"quarantined"})
+            if bad
+            else not set(mine) & {"failed", "quarantined", "rejected"}
+        )
+    np.testing.assert_array_equal(result.state.offences, [3, 0, 3, 0, 0, 3, 0, 0])
+    np.testing.assert_array_equal(result.history["quarantined_clients"][1:], np.sum(reasons == "quarantined", axis=1))
+
+
+def test_only_a_round_of_failed_solves_is_a_divergence():
+    problem = with_failing_clients(failing=(0, 1), sizes=(4, 4, 4))
+    cohorts = np.array([[0, 2], [0, 1]])
+    with pytest.raises(fa.DivergenceError, match="round 2: every selected client's solve"):
+        run(problem, INSA, 2, participation=cohorts, faults=fa.Faults(dropout=np.array([[0.0, 0, 0], [1, 0, 0]])))
+    sound = run(problem, INSA, 2, participation=cohorts, faults=fa.Faults(dropout=np.array([[1.0, 0, 0], [1, 1, 0]])))
+    assert sound.solves.stop_reason.tolist() == [["dropped", "maximum"], ["dropped", "dropped"]]
+    # Rubbish that is kept out is no divergence of the method, though nothing else came.
+    problem, *_ = least_squares([4, 4])
+    rubbish = run(problem, INSA, 2, participation=1.0, faults=fa.Faults(corruption="constant", corrupted=[0, 1]))
+    np.testing.assert_array_equal(rubbish.params, np.zeros(5))
+    assert set(rubbish.solves.stop_reason.ravel()) == {"rejected"}
+
+
+RUBBISH = (np.nan, 1e38, -float(np.finfo(np.float32).max), 1e4)
+
+
+@every_algorithm
+def test_the_server_stays_bounded_whatever_clients_send(algorithm):
+    """Half of the clients send rubbish, in single precision; without quarantine it is clipped in every round."""
+    problem, *_ = least_squares([6, 11, 3, 8], dtype=np.float32, heterogeneity=0.1)
+    options = dict(participation=1.0, evaluate_every=50, initial_params=np.zeros(5, np.float32))
+    for strength in RUBBISH:
+        faults = fa.Faults(
+            corruption="constant", corrupted=[0, 2], strength=strength, clip_norm=1.0, quarantine_after=2
+        )
+        result = run(problem, algorithm, 100, faults=faults, **options)
+        assert set(result.solves.stop_reason[:2, [0, 2]].ravel()) == {"rejected"}
+        assert set(result.solves.stop_reason[2:, [0, 2]].ravel()) == {"quarantined"}
+        assert np.abs(result.params).max() < 2 and result.history["loss"][-1] < result.history["loss"][0]
+    faults = fa.Faults(corruption="constant", corrupted=[0, 2], strength=1e38, clip_norm=0.01)
+    result = run(problem, algorithm, 50, faults=faults, **options)
+    assert (result.solves.stop_reason[:, [0, 2]] == "corrupted").all()
+    np.testing.assert_allclose(result.solves.consensus_gap[:, [0, 2]], 0.01, rtol=1e-3)
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves((result.state.clients, result.params))) < 10
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadmm", "fedadmm_insa", "scaffold", "feddyn"])
+def test_in_a_long_run_clients_lead_the_server_no_further_than_the_clip_allows(name):
+    """Two thirds of the weight pull to one place, round after round, within the clip or not grossly beyond it."""
+    problem, *_ = least_squares([6, 11, 3, 8], dtype=np.float32, heterogeneity=0.1)
+    options = dict(participation=1.0, evaluate_every=200, initial_params=np.zeros(5, np.float32))
+    algorithm = getattr(fa, name)(LOCAL, **({"penalty": 1.0} if "adm" in name or name == "feddyn" else {}))
+    rounds, used = 200, 0
+    for strength in (0.2, -1.0, 3.0):
+        faults = fa.Faults(
+            corruption="constant", corrupted=[1, 3], strength=strength, clip_norm=1.0, quarantine_after=3
+        )
+        result = run(problem, algorithm, rounds, faults=faults, **options)
+        used += np.count_nonzero(result.solves.stop_reason == "corrupted")
+        bound = rounds if name in ("fedavg", "scaffold") else rounds * (rounds + 3) / 2
+        assert np.linalg.norm(result.params) <= bound
+        kept = jax.tree.leaves(result.state.clients)
+        assert all(np.isfinite(leaf).all() for leaf in kept) and np.isfinite(result.history["loss"][-1])
+    assert used > 20  # it was not quarantine alone
+
+
+def test_clipping_of_numbers_whose_squares_overflow():
+    rng = np.random.default_rng(0)
+    for size in (1e-30, 1.0, 1e30, 1e38):
+        update = {"a": (size * rng.uniform(-1, 1, (4, 3))).astype(np.float32), "b": np.float32(size)}
+        flat = np.concatenate([update["a"].ravel(), update["b"].ravel()]).astype(np.float64)
+        for most in (0.5, 1e30):
+            got, longer, _ = clip(jax.tree.map(jnp.asarray, update), jnp.float32(most))
+            norm = np.linalg.norm(flat)
+            expected = flat * min(1.0, most / norm)
+            np.testing.assert_allclose(np.concatenate([np.ravel(got["a"]), np.ravel(got["b"])]), expected, rtol=1e-5)
+            assert bool(longer) == (norm > most)
+    nothing, longer, gross = clip({"a": jnp.zeros(3, jnp.float32)}, jnp.float32(1e-30))
+    assert not (longer | gross) and not np.any(nothing["a"])
+
+
+def test_a_clipped_update_does_not_raise_the_penalty_for_ever():
+    problem, *_ = least_squares([6, 11, 3], dtype=np.float32)
+    faults = fa.Faults(corruption="constant", corrupted=[0], strength=100.0, clip_norm=0.5)
+    result = run(
+        problem, INSA, 100, participation=1.0, faults=faults, evaluate_every=50, initial_params=np.zeros(5, np.float32)
+    )
+    assert (result.solves.stop_reason[:, 0] == "corrupted").all()
+    assert np.unique(result.solves.new_penalty[:, 0]).size == 1 and np.unique(result.solves.new_penalty[:, 1]).size > 1
+
+
+def test_example_1_with_dropouts_and_failing_clients_does_what_fewer_participants_do():
+    """30 % dropouts and 5 % of the clients not finite, against 0.65 times the participants and no faults.
+
+    FedADMM's server counts every client, those of which it never hears at their start; so the run without faults too
+    draws its participants from the 95 %.
+    """
+    settings = dict(num_clients=40, rows_per_client=20, dimension=30, batch_size=10, learning_rate=0.005)
+    example, rounds, bad = fa.examples.linear_regression(**settings), 40, [3, 17]
+    algorithm = example.algorithm("fedadmm_insa", penalty=0.5)
+
+    def excess(**options):
+        return run(example.problem, algorithm, rounds, **options)
+
+    faults = fa.Faults(dropout=0.3, corruption="constant", corrupted=bad, quarantine_after=3)
+    faulted = [excess(participation=20, seed=seed, faults=faults) for seed in range(3)]
+    for result in faulted:
+        assert {"dropped", "rejected", "quarantined"} <= set(result.solves.stop_reason.ravel())
+        assert 0.6 < np.mean(result.solves.took_place) < 0.72
+    sound, rng = np.setdiff1d(np.arange(40), bad), np.random.default_rng(0)
+    cohorts = [np.stack([rng.choice(sound, 13, replace=False) for _ in range(rounds)]) for _ in range(3)]
+    fewer = [excess(participation=cohort, seed=seed) for seed, cohort in enumerate(cohorts)]
+    with_faults, without = (np.mean([r.history["excess_loss"][-10:] for r in runs]) for runs in (faulted, fewer))
+    print(with_faults, without)
+    assert with_faults < 0.1 * faulted[0].history["excess_loss"][0]
+    assert with_faults < 1.3 * without
+
+
+BAD = {
+    "dropout above one": (dict(dropout=1.5), "dropout must be at most 1, got 1.5"),
+    "dropout in a schedule": (dict(dropout=[[0, 0.5], [0, -1]]), "dropout must be at least 0, got -1 for client 1 in round 1"),
+    "dropout a word": (dict(dropout="often"), "dropout must be a number, one per client, or one per round and client"),
+    "corruption unknown": (dict(corruption="sign-flip", corrupted=[0]), "did you mean 'sign_flip'"),
+    "corruption of nobody": (dict(corruption="scale"), "corrupted which of them: give both"),
+    "corrupted by nothing": (dict(corrupted=[1]), "corrupted which of them: give both"),
+    "corrupted twice": (dict(corruption="scale", corrupted=[1, 1]), "corrupted names client 1 twice"),
+    "corrupted fraction": (dict(corruption="scale", corrupted=0.5), "corrupted must be client numbers"),
+    "strength alone": (dict(strength=3), "strength is the corruption's"),
+    "strength a word": (dict(corruption="scale", corrupted=[0], strength="big"), "strength must be a number, got 'big'"),
+    "clip at zero": (dict(clip_norm=0), "clip_norm must be above 0, got 0"),
+    "quarantine at once": (dict(quarantine_after=0), "quarantine_after must be at least 1, got 0"),
+}  # fmt: skip
+UNFIT = {
+    "dropout": (fa.Faults(dropout=[0.1, 0.2]), "dropout has 2 entries for 3 clients"),
+    "schedule": (fa.Faults(dropout=np.zeros((5, 2))), "dropout has 2 entries for 3 clients"),
+    "short schedule": (fa.Faults(dropout=np.zeros((5, 3))), "dropout is a schedule of 5 rounds, but rounds is 8"),
+    "unknown client": (fa.Faults(corruption="scale", corrupted=[3]), "corrupted names client 3, but the clients are 0 to 2"),
+    "a number": (0.3, "faults must be a fedjax_admm.Faults, got 0.3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_faults(case):
+    options, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        fa.Faults(**options)
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_faults_that_do_not_fit(case, monkeypatch):
+    monkeypatch.setattr("fedjax_admm.engine.population.device_rounds", None)  # nothing may be compiled
+    faults, message = UNFIT[case]
+    problem, *_ = least_squares([3, 4, 2])
+    with pytest.raises(ValueError, match=message):
+        run(problem, INSA, faults=faults, participation=1.0)
+    with pytest.raises(ValueError, match=message):
+        fa.compare(problem, {"InSa": INSA}, rounds=8, faults=faults)
+
+
+def test_a_run_with_faults_is_made_again_from_its_settings(tmp_path):
+    example = fa.examples.linear_regression(num_clients=5, rows_per_client=4, dimension=3, rounds=4)
+    faults = fa.Faults(dropout=[0.1, 0.2, 0.3, 0.4, 0.5], corruption="constant", corrupted=[2], quarantine_after=1)
+    time = fa.ClientTime([1.0, 2, 3, 4, 5], deadline=50)
+    options = dict(progress=False, faults=faults, client_time=time, **example.run_settings)
+    first = fa.simulate(example.problem, example.algorithm("fedadmm"), run_dir=tmp_path / "run", **options)
+    assert_identical(fa.resume(tmp_path / "run", progress=False), first)
+    with pytest.raises(ValueError, match=r"faults.*there, None now"):
+        fa.simulate(
+            example.problem, example.algorithm("fedadmm"), run_dir=tmp_path / "run", **options | {"faults": None}
+        )
+    fa.compare(example.problem, {"a": example.algorithm("fedadmm")}, run_dir=tmp_path / "all", **options)
+    from fedjax_admm.runs.compare import resume_comparison
+
+    again = resume_comparison(tmp_path / "all", progress=False)
+    np.testing.assert_array_equal(again.runs["a"][0].history["loss"], first.history["loss"])
+    with pytest.raises(ValueError, match=r"faults.*there, None now"):
+        fa.compare(
+            example.problem, {"a": example.algorithm("fedadmm")}, run_dir=tmp_path / "all", **options | {"faults": None}
+        )

@@ -1,0 +1,210 @@
+"""Comparisons: numbers against plain NumPy on the runs themselves, cells that are done, cells that diverge."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from federations import least_squares
+
+import fedjax_admm as fa
+from fedjax_admm.results.tables import Table
+
+LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
+ALGORITHMS = {"FedAvg": fa.fedavg(LOCAL), "InSa": fa.fedadmm_insa(LOCAL, penalty=0.1)}
+WILD = fa.fedavg(fa.LocalSolver(learning_rate=300.0, batch_size=4, max_epochs=3))
+SEEDS = [0, 3, 7]
+
+
+def problem():
+    return least_squares([6, 11, 3, 8])[0]
+
+
+def compared(algorithms=ALGORITHMS, **options):
+    return fa.compare(problem(), algorithms, **dict(rounds=14, participation=2, seeds=SEEDS, progress=False) | options)
+
+
+def test_statistics_are_those_of_the_runs():
+    comparison = compared()
+    row = {row["algorithm"]: row for row in comparison.statistics()}
+    runs = {
+        label: [fa.simulate(problem(), a, 14, participation=2, seed=s, progress=False) for s in SEEDS]
+        for label, a in ALGORITHMS.items()
+    }
+    last = {label: np.array([run.history["loss"][-10:].mean() for run in runs[label]]) for label in runs}
+    for label, found in runs.items():
+        final = [run.history["loss"][-1] for run in found]
+        assert row[label]["loss_final"] == pytest.approx(np.mean(final), rel=1e-12)
+        assert row[label]["loss_final_std"] == pytest.approx(np.std(final, ddof=1), rel=1e-12)
+        assert row[label]["loss_best"] == pytest.approx(np.mean([run.history["loss"].min() for run in found]))
+        assert row[label]["loss_last"] == pytest.approx(last[label].mean())
+        assert row[label]["epoch_reduction"] == pytest.approx(
+            np.mean([1 - run.epochs.sum() / (3 * run.epochs.size) for run in found])
+        )
+        np.testing.assert_array_equal(found[0].cohorts, runs["FedAvg"][0].cohorts)
+    paired = last["InSa"] - last["FedAvg"]
+    assert row["InSa"]["loss_last_difference"] == pytest.approx(paired.mean())
+    assert row["InSa"]["loss_last_difference_std"] == pytest.approx(paired.std(ddof=1))
+    ratio = [
+        a.history["gradient_samples"].sum() / b.history["gradient_samples"].sum()
+        for a, b in zip(runs["InSa"], runs["FedAvg"], strict=True)
+    ]
+    assert row["InSa"]["gradients_ratio"] == pytest.approx(np.mean(ratio))
+    assert row["FedAvg"]["floats_ratio"] == 1.0
+
+
+def test_the_work_to_a_target_is_the_sum_up_to_the_first_round_at_it():
+    comparison = compared()
+    target = comparison.runs["FedAvg"][0].history["loss"][5]  # of the first seed; other seeds may reach it or not
+    table = comparison.to_target("loss", target)
+    assert table.header == ("algorithm", "reached", "rounds", "epochs", "gradients", "of criterion", "floats")
+    for (label, reached, *cells), runs in zip(table.rows, comparison.runs.values(), strict=True):
+        work = []
+        for run in runs.values():
+            for k, loss in enumerate(run.history["loss"]):
+                if loss <= target:
+                    columns = ("gradient_samples", "criterion_samples", "communicated_floats")
+                    sums = [sum(run.history[name][: k + 1]) for name in columns]
+                    work.append([k, run.epochs[:k].sum(), *sums])
+                    break
+        assert reached == f"{len(work)} of 3" and work
+        shown = [f"{mean:,.0f}" if mean >= 1000 else f"{mean:.4g}" for mean in np.mean(work, axis=0)]
+        assert cells == shown, label
+    assert {row[1:] for row in comparison.to_target("loss", -1).rows} == {("0 of 3", "-", "-", "-", "-", "-")}
+    with pytest.raises(ValueError, match="column must be .*loss.*got 'accuracy'"):
+        comparison.to_target("accuracy", 0.9)
+
+
+def test_last_and_best_skip_rounds_that_were_not_evaluated():
+    (row,) = compared({"FedAvg": ALGORITHMS["FedAvg"]}, seeds=[0], evaluate_every=5).statistics()
+    loss = fa.simulate(problem(), ALGORITHMS["FedAvg"], 14, participation=2, progress=False).history["loss"]
+    assert row["loss_last"] == pytest.approx(loss[[5, 10, 14]].mean(), rel=1e-12)
+    assert np.isnan(row["loss_final_std"])
+
+
+def test_a_run_that_diverges_is_noted_and_the_others_go_on(tmp_path):
+    comparison = compared(ALGORITHMS | {"wild": WILD}, run_dir=tmp_path)
+    assert set(comparison.missing["wild"]) == set(SEEDS) and len(comparison.runs["InSa"]) == 3
+    assert "0 (3 missing)" in comparison.table().text() and "wild, seed 3: round" in repr(comparison)
+    assert set(comparison.by_label()) == {"FedAvg", "InSa"}
+    before = (tmp_path / "wild" / "seed-0" / "status.json").stat().st_mtime_ns
+    again = compared(ALGORITHMS | {"wild": WILD}, run_dir=tmp_path)  # known, not tried again
+    assert repr(again) == repr(comparison)
+    assert (tmp_path / "wild" / "seed-0" / "status.json").stat().st_mtime_ns == before
+
+
+def test_an_interrupted_comparison_goes_on(tmp_path):
+    seen = []
+
+    def stop(row):
+        seen.append(row)
+        if len(seen) == 40:
+            raise RuntimeError("cut off")
+
+    with pytest.raises(RuntimeError, match="cut off"):
+        compared(run_dir=tmp_path, on_round=stop, evaluate_every=1)
+    part = fa.read_comparison(tmp_path)
+    assert sum(map(len, part.runs.values())) == 2 and part.missing["FedAvg"][7] == "not begun"
+    whole = compared(run_dir=tmp_path)
+    assert repr(whole) == repr(compared()) == repr(fa.read_comparison(tmp_path))
+
+
+def test_a_cell_whose_process_is_gone_is_called_killed(tmp_path):
+    compared(run_dir=tmp_path, seeds=[0], rounds=2)
+    status = tmp_path / "InSa" / "seed-0" / "status.json"
+    status.write_text(status.read_text().replace("finished", "running"))
+    assert fa.read_comparison(tmp_path).notes() == ["InSa, seed 0: killed"]
+
+
+def test_a_baseline_that_is_given_later_is_kept(tmp_path):
+    for baseline, kept in ((None, "FedAvg"), ("InSa", "InSa"), (None, "InSa")):
+        comparison = compared(run_dir=tmp_path, seeds=[0], rounds=2, baseline=baseline)
+        assert comparison.baseline == fa.read_comparison(tmp_path).baseline == kept
+    alone = compared({"FedAvg": ALGORITHMS["FedAvg"]}, run_dir=tmp_path, seeds=[0], rounds=2)
+    assert alone.baseline == "FedAvg"  # of what this call has
+
+
+def test_a_comparison_goes_on_with_other_versions(tmp_path):
+    """They may write the same computation in another way; with the same versions it is another computation."""
+    compared(run_dir=tmp_path, seeds=[0], rounds=2)
+    plan = json.loads((tmp_path / "comparison.json").read_text())
+    plan["problem"]["computes"]["loss"] = plan["cells"]["InSa"]["algorithm"]["optimizer_step"] = "written otherwise"
+    (tmp_path / "comparison.json").write_text(json.dumps(plan))
+    with pytest.raises(ValueError, match="computes.loss: .written otherwise. there"):
+        compared(run_dir=tmp_path, seeds=[0, 1], rounds=2)
+    (tmp_path / "comparison.json").write_text(json.dumps(plan | {"versions": plan["versions"] | {"jax": "0.0.1"}}))
+    plan["cells"]["InSa"]["versions"] = plan["versions"] | {"jax": "0.0.1"}
+    (tmp_path / "comparison.json").write_text(json.dumps(plan | {"versions": plan["cells"]["InSa"]["versions"]}))
+    compared({"FedAvg": ALGORITHMS["FedAvg"]}, run_dir=tmp_path, seeds=[0], rounds=2)  # now the plan is of these
+    assert len(compared(run_dir=tmp_path, seeds=[0, 1], rounds=2).runs["InSa"]) == 2
+
+
+def test_numbers_may_be_numpys(tmp_path):
+    execution = fa.Execution(lanes=np.int64(2), mesh=np.int32(1))
+    compared(run_dir=tmp_path, seeds=np.arange(1), rounds=np.int64(2), execution=execution)
+    assert fa.read_comparison(tmp_path).notes() == []
+
+
+def test_labels_that_would_share_a_folder_do_not(tmp_path):
+    comparison = compared({"a b": ALGORITHMS["FedAvg"], "a/b": ALGORITHMS["InSa"]}, seeds=[0], run_dir=tmp_path)
+    assert len(comparison.runs["a b"]) == len(comparison.runs["a/b"]) == 1
+    assert len(list(tmp_path.glob("a-b*"))) == 2
+
+
+def test_a_comparison_is_of_one_problem_and_one_setting(tmp_path):
+    compared(run_dir=tmp_path, seeds=[0])
+    before = (tmp_path / "comparison.json").read_bytes()
+    with pytest.raises(ValueError, match="rounds: 14 there, 5 now"):
+        compared(run_dir=tmp_path, rounds=5)
+    with pytest.raises(ValueError, match="penalty: 0.1 there, 9.0 now"):
+        compared({"InSa": fa.fedadmm_insa(LOCAL, penalty=9.0)}, run_dir=tmp_path)
+    assert (tmp_path / "comparison.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "named"),
+    [
+        ({"rounds": 0}, ValueError, "rounds must be at least 1"),
+        ({"evaluate_evry": 2}, TypeError, "no argument 'evaluate_evry'"),
+        ({"seed": 3}, TypeError, "no argument 'seed'"),
+        ({"seeds": 3}, ValueError, "seeds must be a list"),
+        ({"algorithms": {"a": fa.fedprox(LOCAL, penalty=[1.0, 2.0])}}, ValueError, "has 2 entries for 4 clients"),
+        ({"participation": 9}, ValueError, "participation"),
+    ],
+)
+def test_what_is_refused_leaves_nothing(tmp_path, options, error, named):
+    with pytest.raises(error, match=named):
+        compared(run_dir=tmp_path / "all", **options)
+    assert not (tmp_path / "all").exists()
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="algorithms must be label -> algorithm, at least one, got {}"):
+        compared({})
+    with pytest.raises(ValueError, match="baseline must be 'FedAvg' or 'InSa', got 'Insa': did you mean 'InSa'"):
+        compared(baseline="Insa")
+    with pytest.raises(ValueError, match="seeds must be different numbers"):
+        compared(seeds=[1, 1])
+    with pytest.raises(ValueError, match="has no comparison"):
+        fa.read_comparison("nowhere")
+
+
+def test_forms_of_a_table():
+    table = Table(("algorithm", "a_b %"), (("x|y", "1.0 ± 0.1"),))
+    assert table.markdown().splitlines()[2] == r"| x\|y | 1.0 ± 0.1 |"
+    assert r"x|y & 1.0 $\pm$ 0.1 \\" in table.latex() and r"a\_b \%" in table.latex()
+    assert list(csv.reader(io.StringIO(table.csv()))) == [["algorithm", "a_b %"], ["x|y", "1.0 ± 0.1"]]
+    assert "<td>x|y</td>" in table._repr_html_()
+    rows = list(csv.DictReader(io.StringIO(compared(seeds=[0]).csv())))
+    assert float(rows[1]["loss_final"]) == compared(seeds=[0]).statistics()[1]["loss_final"]
+
+
+def test_the_picture_has_a_line_for_every_algorithm():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    figure = compared(seeds=[0, 1]).plot(against="gradients")
+    assert {text.get_text() for legend in figure.legends for text in legend.get_texts()} == set(ALGORITHMS)

@@ -1,0 +1,130 @@
+"""Runs at once against the same runs one by one."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+from federations import least_squares
+from test_devices import in_a_process
+
+import fedjax_admm as fa
+
+LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=5)
+SETTINGS = dict(participation=3, evaluate_every=2, progress=False)
+SAME = dict(rtol=1e-9, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return least_squares([6, 11, 3, 8, 5])[0]
+
+
+def assert_same(one, other):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **SAME), one.params, other.params)
+    for name in one.state.clients:
+        np.testing.assert_allclose(one.state.clients[name], other.state.clients[name], **SAME)
+    np.testing.assert_array_equal(one.cohorts, other.cohorts)
+    np.testing.assert_array_equal(one.epochs, other.epochs)
+    for name in set(one.history) - {"seconds", "eval_seconds", "lane_efficiency"}:
+        np.testing.assert_allclose(one.history[name], other.history[name], **SAME)
+    for name in one.solves:
+        same = np.testing.assert_array_equal if name == "stop_reason" else np.testing.assert_allclose
+        same(one.solves[name], other.solves[name])
+
+
+@pytest.mark.parametrize("name", fa.algorithms.__all__)
+def test_runs_at_once_are_the_runs_one_by_one(problem, name):
+    make = getattr(fa, name)
+
+    def algorithm(rate, penalty):
+        numbers = {"penalty": penalty} if "penalty" in inspect.signature(make).parameters else {}
+        return make(fa.LocalSolver(learning_rate=rate, batch_size=4, max_epochs=5), **numbers)
+
+    first, second = algorithm(0.05, 1.0), algorithm(0.02, 0.3)
+    runs = [(first, 0), (second, 0), (second, 7)]
+    for (algorithm, seed), result in zip(runs, fa.simulate_many(problem, runs, 5, **SETTINGS), strict=True):
+        assert_same(fa.simulate(problem, algorithm, 5, seed=seed, **SETTINGS), result)
+
+
+def test_on_several_devices():
+    in_a_process("""
+        problem, *_ = least_squares([6, 11, 3, 8, 5])
+        runs = [(fa.fedadmm_insa(LOCAL, penalty=penalty, mu=1.5), 3) for penalty in (0.1, 1.0, 3.0)]
+        settings = dict(participation=3, evaluate_every=4, progress=False)
+        one, many = (fa.simulate_many(problem, runs, 6, execution=fa.Execution(mesh=n), **settings) for n in (1, 4))
+        for a, b in zip(one, many, strict=True):
+            np.testing.assert_allclose(a.params, b.params, rtol=1e-9)
+            np.testing.assert_array_equal(a.epochs, b.epochs)
+    """)
+
+
+def test_a_run_that_diverges_leaves_the_others_alone(problem):
+    def algorithm(rate):
+        return fa.fedavg(fa.LocalSolver(learning_rate=rate, batch_size=4, max_epochs=5))
+
+    runs = [(algorithm(0.05), 0), (algorithm(1e30), 0), (algorithm(0.02), 1)]
+    good, bad, other = fa.simulate_many(problem, runs, 6, **SETTINGS)
+    with pytest.raises(fa.DivergenceError) as alone:
+        fa.simulate(problem, runs[1][0], 6, **SETTINGS)
+    assert isinstance(bad, fa.DivergenceError) and str(bad) == str(alone.value)
+    assert_same(fa.simulate(problem, runs[0][0], 6, **SETTINGS), good)
+    assert_same(fa.simulate(problem, runs[2][0], 6, seed=1, **SETTINGS), other)
+
+
+def test_numbers_compile_nothing(problem):
+    from fedjax_admm.runs import sweeps
+
+    def run(*penalties):
+        return fa.simulate_many(problem, [(fa.fedadmm(LOCAL, penalty=p), 0) for p in penalties], 3, **SETTINGS)
+
+    run(0.1, 0.2)
+    compiled = sweeps._rounds._cache_size()
+    run(0.3, 0.4)
+    assert sweeps._rounds._cache_size() == compiled
+
+
+@pytest.mark.parametrize(
+    "runs, message",
+    [
+        ([], "runs must be pairs"),
+        ([fa.fedavg(LOCAL)], "runs must be pairs"),
+        ([(fa.fedavg(LOCAL), 0), (fa.fedadmm(LOCAL), 0)], r"runs\[1\] differs from runs\[0\]"),
+        ([(fa.fedavg(LOCAL), 0), (fa.fedavg(LOCAL), -1)], "seed must be"),
+    ],
+)
+def test_runs_that_cannot_be_at_once(problem, runs, message):
+    with pytest.raises(ValueError, match=message):
+        fa.simulate_many(problem, runs, 2, **SETTINGS)
+
+
+def test_only_on_the_device(problem):
+    with pytest.raises(ValueError, match="population must be 'device'"):
+        fa.simulate_many(problem, [(fa.fedavg(LOCAL), 0)], 2, execution=fa.Execution(population="host"), **SETTINGS)
+
+
+def test_an_interrupt_leaves_what_was_done(problem, monkeypatch):
+    from fedjax_admm.runs import sweeps
+
+    runs = [(fa.fedadmm(LOCAL, penalty=penalty), 0) for penalty in (0.1, 0.2)]
+    settings = SETTINGS | {"evaluate_every": 1}
+    whole = fa.simulate_many(problem, runs, 2, **settings)
+    evaluate, calls = sweeps._evaluate, []
+
+    def interrupting(*arguments):
+        evaluate(*arguments)
+        calls.append(None)
+        if len(calls) == 3:  # before the first round, and after two
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(sweeps, "_evaluate", interrupting)
+    with pytest.raises(fa.Interrupted, match="stopped after round 2") as caught:
+        fa.simulate_many(problem, runs, 6, **settings)
+    for one, other in zip(caught.value.result, whole, strict=True):
+        np.testing.assert_array_equal(one.params, other.params)
+        np.testing.assert_array_equal(one.history["loss"], other.history["loss"])
+        assert len(one.cohorts) == len(one.epochs) == 2
