@@ -4,7 +4,7 @@ from . import algorithms, examples, models, problems
 from ._version import __version__
 from .algorithms import criteria, fedadmm, fedadmm_in, fedadmm_insa, fedavg, feddyn, fedprox, penalties, scaffold
 from .algorithms.local_solver import LocalSolver
-from .core.trees import record, static
+from .core.record import record, static
 from .core.vocabulary import Solves, State, StopReason, Subproblem
 from .data import partition
 from .data.federated import FederatedData

@@ -11,6 +11,7 @@ import numpy as np
 
 import fedjax_admm as fa
 from fedjax_admm.core import randomness
+from fedjax_admm.engine import shuffle
 
 GAMMA = 0.1
 
@@ -69,6 +70,6 @@ def epoch_order(seed, sizes):
 @partial(jax.jit, static_argnames="size")
 def rows_in_order(key, round, client, epoch, size):
     words = randomness.client_keys(key, round, jnp.array([client], jnp.int32))[0]
-    return randomness.permute(
-        randomness.epoch_order(words, epoch), jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.int32(size)
+    return shuffle.permute(
+        shuffle.epoch_order(words, epoch), jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.int32(size)
     )

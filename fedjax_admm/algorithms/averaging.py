@@ -13,8 +13,8 @@ import optax
 from jax import Array
 
 from ..core import checks, trees
+from ..core.record import record, static
 from ..core.sums import RunningSum, weighted
-from ..core.trees import record, static
 from ..core.vocabulary import Clients, Solutions, Subproblem
 from . import criteria
 from .base import ModelExchange

@@ -53,7 +53,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core import checks
-from ..core.trees import record, static
+from ..core.record import record, static
 from ..core.vocabulary import LocalProgress
 
 RESIDUALS = ("exact", "epoch_mean", "verified")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..core import checks
-from ..core.trees import record
+from ..core.record import record
 
 
 class PenaltyRule(Protocol):

@@ -13,12 +13,13 @@ import optax
 from jax import Array
 
 from ..core import checks, trees
+from ..core.record import record
 from ..core.sums import RunningSum, weighted
-from ..core.trees import record
+from ..core.trees import add_scaled
 from ..core.vocabulary import Clients, Solutions, Subproblem
 from . import criteria
 from .criteria import Criterion
-from .local_solver import LocalSolver, add_scaled
+from .local_solver import LocalSolver
 
 
 @record

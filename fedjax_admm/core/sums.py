@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from . import trees
-from .trees import record
+from .record import record
 from .vocabulary import Clients
 
 

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import Array
 
-from .trees import record, static
+from .record import record, static
 
 
 @record

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from ..core import checks
-from ..core.trees import record
+from ..core.record import record
 from ..show import notebook
 from .fields import as_arrays, check_finite, count_rows, of_one_kind
 

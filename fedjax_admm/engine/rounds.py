@@ -12,7 +12,7 @@ from jax import Array
 
 from ..algorithms.base import Algorithm
 from ..core import randomness, trees
-from ..core.trees import record
+from ..core.record import record
 from ..core.vocabulary import Clients, Solutions, Solves, StopReason
 from ..exchange.conditions import Conditions, Outcome
 from ..problems.problem import Problem

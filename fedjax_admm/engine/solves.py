@@ -16,11 +16,14 @@ import optax
 from jax import Array
 
 from ..algorithms.criteria import Criterion
-from ..algorithms.local_solver import ClientObjective, LocalSolver, add_scaled
-from ..core import randomness, trees
+from ..algorithms.local_solver import LocalSolver
+from ..core import trees
+from ..core.trees import add_scaled
 from ..core.vocabulary import LocalProgress, StopReason, Subproblem
 from ..problems.problem import Problem
+from . import shuffle
 from .lanes import Program
+from .objective import ClientObjective
 
 REFERENCE, MEASURE, TRAIN, FINISHED = range(4)
 
@@ -102,7 +105,7 @@ def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Progr
             phase=jnp.int32(phase),
             epoch=zero,
             position=zero,
-            order=randomness.epoch_order(job.key, zero),
+            order=shuffle.epoch_order(job.key, zero),
             params=point,
             optimizer_state=job.solver.init(params),
             residual_sum=optax.tree.zeros_like(params) if sums else None,
@@ -122,7 +125,7 @@ def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Progr
         batch, existing, share = client.piece(carry.position, rows)
         used = jnp.where(busy, existing, 0)
         if not full:  # the order matters only where the parameters move within the pass, or batches must be random
-            batch = randomness.permute(carry.order, batch, job.offset, job.size, with_noise | training)
+            batch = shuffle.permute(carry.order, batch, job.offset, job.size, with_noise | training)
         value, gradient = jax.value_and_grad(client.on_rows)(carry.params, batch, used)
 
         summing = busy if sums_in_training else busy & ~training
@@ -195,7 +198,7 @@ def program(problem: Problem, params: Any, job_example: Job, rows: int) -> Progr
             new = trees.where(carry.phase == phase, option, new)
         return new._replace(
             position=jnp.int32(0),
-            order=randomness.epoch_order(job.key, new.epoch),
+            order=shuffle.epoch_order(job.key, new.epoch),
             residual_sum=optax.tree.zeros_like(carry.residual_sum),
             value_sum=jnp.zeros((), dtype) if full else None,
             square_sum=jnp.zeros((), dtype) if with_noise else None,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..core import checks
-from ..core.trees import record
+from ..core.record import record
 from ..core.vocabulary import Solves, StopReason
 
 

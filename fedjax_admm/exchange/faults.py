@@ -17,7 +17,7 @@ import optax
 from jax import Array
 
 from ..core import checks, randomness, trees
-from ..core.trees import record, static
+from ..core.record import record, static
 from .cohorts import check_cohort
 
 # Round numbers are below 2^31, so keys folded with these are none of a round's.

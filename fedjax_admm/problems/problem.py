@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from ..core import checks
-from ..core.trees import note, record, static
+from ..core.record import note, record, static
 from ..data.federated import FederatedData
 from ..data.fields import check_rows, field_names
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from ..core.trees import display_name
+from ..core.record import display_name
 from ..results.tables import Table
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from federations import initializer, least_squares
 
 import fedjax_admm as fa
 from fedjax_admm.core import randomness
+from fedjax_admm.engine import shuffle
 
 SIZES = [24, 36, 12, 48]
 LOCAL = fa.LocalSolver(learning_rate=0.02, batch_size=6, max_epochs=200)
@@ -103,8 +104,8 @@ def test_the_epoch_mean_weighs_batches_by_their_rows_whatever_the_optimizer(opti
     sim = fa.Simulation(problem, fa.fedavg(local, criterion=criterion), participation=2, initial_params=np.ones(2))
     _, info = sim.round(sim.init(), [0, 1])
 
-    words = randomness.epoch_order(randomness.client_keys(sim.order_key, jnp.int32(0), jnp.array([1]))[0], jnp.int32(0))
-    order = np.asarray(randomness.permute(words, jnp.asarray(rows, jnp.int32), jnp.int32(5), jnp.int32(7)))
+    words = shuffle.epoch_order(randomness.client_keys(sim.order_key, jnp.int32(0), jnp.array([1]))[0], jnp.int32(0))
+    order = np.asarray(shuffle.permute(words, jnp.asarray(rows, jnp.int32), jnp.int32(5), jnp.int32(7)))
     w, mean, steps = jnp.ones(2), np.zeros(2), optimizer(0.3)
     state = steps.init(w)
     for batch in (order[:3], order[3:6], order[6:]):

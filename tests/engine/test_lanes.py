@@ -12,7 +12,7 @@ from scipy import stats
 
 import fedjax_admm as fa
 from fedjax_admm.core import randomness
-from fedjax_admm.engine import lanes
+from fedjax_admm.engine import lanes, shuffle
 
 SIZES = [17, 5, 1, 30, 8, 12, 3, 22]
 
@@ -57,9 +57,9 @@ def test_an_epoch_visits_each_row_once(batch_size):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 12, 64, 65, 1000, 99_999])
 def test_the_order_is_a_permutation(size):
-    words = randomness.epoch_order(jax.random.bits(jax.random.key(size), (2,), jnp.uint32), jnp.int32(0))
+    words = shuffle.epoch_order(jax.random.bits(jax.random.key(size), (2,), jnp.uint32), jnp.int32(0))
     order = np.asarray(
-        jax.jit(randomness.permute)(words, jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.int32(size))
+        jax.jit(shuffle.permute)(words, jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.int32(size))
     )
     np.testing.assert_array_equal(np.sort(order), np.arange(size))
 
@@ -72,7 +72,7 @@ def test_the_order_is_uniform(size):
     positions = jnp.arange(size, dtype=jnp.int32)
 
     def order_of(epoch):
-        return randomness.permute(randomness.epoch_order(words, epoch), positions, jnp.int32(0), jnp.int32(size))
+        return shuffle.permute(shuffle.epoch_order(words, epoch), positions, jnp.int32(0), jnp.int32(size))
 
     orders = np.asarray(jax.jit(jax.vmap(order_of))(jnp.arange(draws, dtype=jnp.int32)))
     counts = np.stack([np.bincount(orders[:, p], minlength=size) for p in range(size)])
@@ -89,7 +89,7 @@ def test_orders_differ_between_epochs_clients_and_rounds():
     key = randomness.root_key(0)
     words = np.stack(
         [
-            randomness.epoch_order(randomness.client_keys(key, jnp.int32(k), jnp.array([i]))[0], jnp.int32(e))
+            shuffle.epoch_order(randomness.client_keys(key, jnp.int32(k), jnp.array([i]))[0], jnp.int32(e))
             for k in range(3)
             for i in range(3)
             for e in range(3)
