@@ -110,7 +110,9 @@ def test_a_run_is_resumed_with_the_devices_it_began_with(tmp_path):
 def test_a_round_is_compiled_once_on_several_devices():
     """The first state lies where the later ones do; with all rows on one device, half of them would be moved."""
     in_a_process("""
-        from fedjax_admm import evaluation, population, sweeps
+        from fedjax_admm.engine import population
+        from fedjax_admm.problems import evaluation
+        from fedjax_admm.runs import sweeps
         problem, *_ = least_squares([6, 11, 3, 8])
         programs = {"device": population.device_rounds, "host": population.stored._one_round}
         for kind, program in programs.items():
@@ -176,7 +178,7 @@ def test_no_collective_in_the_lanes_loop():
     """Collectives are in the loop over rounds, and in no loop within it."""
     hlo = in_a_process(
         """
-        from fedjax_admm import population
+        from fedjax_admm.engine import population
         problem, *_ = least_squares([6, 11, 3, 8])
         sim = fa.Simulation(problem, INSA, execution=fa.Execution(mesh=2))
         placed, cohorts = sim._on_devices, np.stack([sim.cohorts[0]] * 3)

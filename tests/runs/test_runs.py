@@ -520,7 +520,7 @@ def test_an_interrupt_in_the_last_round_leaves_the_whole_result(tmp_path, on_dis
 
 def test_an_interrupt_after_the_last_round_leaves_the_run_finished(tmp_path, monkeypatch):
     """While the result is made, and while a finished run is read again."""
-    made = fa.history.Result
+    made = fa.Result
 
     def interrupted(**parts):
         os.kill(os.getpid(), signal.SIGINT)

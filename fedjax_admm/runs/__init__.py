@@ -1,0 +1,1 @@
+"""Simulations, one and many, from the first round to the last."""
