@@ -16,12 +16,13 @@ from jax import Array
 
 from ..core import checks, trees
 from ..core.record import record, static
-from ..core.sums import RunningSum, weighted
-from ..core.vocabulary import Clients, Solutions, Subproblem
+from ..core.sums import PositiveSum, RunningSum
+from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from . import criteria, penalties
+from .base import broadcast_params
 from .criteria import Criterion
 from .local_solver import LocalSolver
-from .penalties import PenaltyRule
+from .penalties import Evidence, PenaltyRule
 
 
 @record
@@ -29,13 +30,16 @@ class Server:
     """The server's sums over all clients, with the penalty by which it counts each of them."""
 
     total: RunningSum  # [...] sum_i alpha_i (beta_i u_i - lambda_i)
-    weight: RunningSum  # sum_i alpha_i beta_i
-    penalty_mean: RunningSum  # mean of beta_i over all clients
+    weight: PositiveSum  # sum_i alpha_i beta_i
 
 
 @record
 class FedADMM:
-    """The family. See `fedadmm`, `fedadmm_in` and `fedadmm_insa`."""
+    """The family. See `fedadmm`, `fedadmm_in` and `fedadmm_insa`.
+
+    A client's row has its `client_params` u, its `duals` lambda, its `penalties` beta, the penalty with which the server
+    counts it (`sent_penalties`), and what the penalty rule remembers (`rule`), if it does.
+    """
 
     local: LocalSolver
     criterion: Criterion
@@ -44,6 +48,8 @@ class FedADMM:
     delta: Any
     unselected_penalty: str = static()
 
+    broadcast = broadcast_params
+
     @property
     def display_name(self) -> str:
         """The paper's name for these parts: In with an inexactness criterion, Sa with penalties that adapt."""
@@ -51,71 +57,83 @@ class FedADMM:
         adaptive = "" if isinstance(self.penalty_rule, penalties.Constant) else "Sa"
         return f"FedADMM-{inexact}{adaptive}".removesuffix("-")
 
-    def init(self, params: Any, clients: Clients) -> tuple[Server, dict[str, Any]]:
-        number = clients.ids.shape[0]
+    def init(self, params: Any, clients: Clients) -> Server:
         beta = trees.per_client(self.penalty, clients.ids).astype(trees.scalar_dtype(params))
         weight = jnp.sum(clients.weights * beta)
-        # u_i^0 = z^0 and lambda_i^0 = 0, so the sum is weight * z^0.
+        # u_i^0 = z^0 and lambda_i^0 = 0, so the sum of `holding` is weight * z^0.
         total = jax.tree.map(lambda leaf: (weight * leaf.astype(weight.dtype)).astype(leaf.dtype), params)
-        server = Server(RunningSum.of(total), RunningSum.of(weight), RunningSum.of(jnp.mean(beta)))
-        rows = {
-            "client_params": trees.repeat(params, number),
-            "duals": trees.repeat(optax.tree.zeros_like(params), number),
+        return Server(RunningSum.of(total), PositiveSum.of(weight))
+
+    def start(self, params: Any, client: Client) -> dict[str, Any]:
+        beta = jnp.asarray(self.penalty, trees.scalar_dtype(params))
+        row = {
+            "client_params": params,
+            "duals": optax.tree.zeros_like(params),
             "penalties": beta,
+            "sent_penalties": beta,
         }
-        if self.unselected_penalty == "sent":
-            rows["sent_penalties"] = beta
-        return server, rows
+        memory = penalties.start(self.penalty_rule, params)
+        return row | ({"rule": memory} if memory else {})
 
-    def subproblems(self, params: Any, server: Server, rows: dict[str, Any], cohort: Clients) -> Subproblem:
-        return Subproblem(linear=rows["duals"], penalty=rows["penalties"], previous=rows["client_params"])
+    def subproblem(self, sent: Any, row: dict[str, Any], client: Client, round: Round) -> Subproblem:
+        return Subproblem(linear=row["duals"], penalty=row["penalties"], previous=row["client_params"])
 
-    def update(
-        self, params: Any, server: Server, rows: dict[str, Any], solutions: Solutions, cohort: Clients
-    ) -> tuple[Any, Server, dict[str, Any]]:
-        alpha, beta = cohort.weights, rows["penalties"]
-        z, u_old, u = params, rows["client_params"], solutions.params
-        step = trees.scale_rows(beta, trees.minus(u, z))
-        duals = optax.tree.sub(rows["duals"], step)  # (3.10b): lambda+ = lambda - beta (u+ - z)
+    def reply(
+        self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
+    ) -> tuple[Any, dict[str, Any]]:
+        z, u, beta, counted = sent, solution.params, row["penalties"], row["sent_penalties"]
+        duals = optax.tree.sub(row["duals"], trees.scale(beta, optax.tree.sub(u, z)))  # (3.10b)
+        seen = Evidence.of(solution, row["client_params"], row["duals"], duals, z, round)
+        new_beta, memory = penalties.adapt(self.penalty_rule, beta, seen, row.get("rule", {}))  # (3.15)
 
-        # What the server holds of each client changes from counted * u - lambda to beta * u+ - lambda+.
-        counted = rows.get("sent_penalties", beta)
-        change = optax.tree.sub(_message(beta, u, duals), _message(counted, u_old, rows["duals"]))
-        total = server.total.add(weighted(alpha, change))
-        weight = server.weight.add(jnp.sum(alpha * (beta - counted)))
-        new_params = self._aggregate(z, total.value, weight.value)
-
-        rule = trees.per_client(self.penalty_rule, cohort.ids)
-        new_beta = rule(beta, solutions.consensus_gap, solutions.movement)  # (3.15)
-        new_rows = {"client_params": u, "duals": duals, "penalties": new_beta}
-        if "sent_penalties" in rows:
-            new_rows["sent_penalties"] = beta
+        # What the server holds of this client changes from counted * u - lambda to sent * u+ - lambda+. With "current"
+        # it is counted with its new penalty only from after this round's average on.
+        current = self.unselected_penalty == "current"
+        sent_beta = counted if current else beta
+        change = optax.tree.sub(_held(sent_beta, u, duals), _held(counted, row["client_params"], row["duals"]))
+        if current:
+            growth = new_beta - counted
+            message = {"change": change, "weight": growth, "after": trees.scale(growth, u)}
         else:
-            # Until the client is selected again, the server counts it with its new penalty.
-            total = total.add(weighted(alpha * (new_beta - beta), u))
-            weight = weight.add(jnp.sum(alpha * (new_beta - beta)))
-        mean = server.penalty_mean.add(jnp.sum(jnp.where(alpha > 0, new_beta - beta, 0)) / cohort.population)
-        return new_params, Server(total, weight, mean), new_rows
+            message = {"change": change, "weight": sent_beta - counted}
+        kept = {
+            "client_params": u,
+            "duals": duals,
+            "penalties": new_beta,
+            "sent_penalties": new_beta if current else beta,
+        }
+        return message, kept | ({"rule": memory} if "rule" in row else {})
 
-    def penalty_mean(self, server: Server) -> Array:
-        return server.penalty_mean.value
+    def aggregate(self, params: Any, server: Server, received: Received, round: Round) -> tuple[Any, Server]:
+        total = server.total.add(received.total["change"])
+        weight = server.weight.add(received.total["weight"], share=received.weight)
+        current = self.unselected_penalty == "current"
+        new_params = self._average(params, total.value, server.weight.value if current else weight.value)
+        if current:
+            total = total.add(received.total["after"])
+        return new_params, Server(total, weight)
 
-    def floats_down(self, num_params: int) -> int:
-        return num_params
-
-    def floats_up(self, num_params: int) -> int:
-        # To count a client with a penalty that changes after its message, the server needs u and lambda apart.
-        return (2 if self.unselected_penalty == "current" else 1) * num_params + 1
-
-    def _aggregate(self, z: Any, total: Any, weight: Array) -> Any:
+    def _average(self, z: Any, total: Any, weight: Array) -> Any:
         """(3.1): z_hat = total / weight, then the memory z+ = (z_hat + delta z) / (1 + delta)."""
         delta = self.delta
         return jax.tree.map(lambda t, z: ((t / weight + delta * z) / (1 + delta)).astype(z.dtype), total, z)
 
+    def holding(self, row: dict[str, Any], client: Client) -> tuple[Any, Array]:
+        """What the server holds of a client: what it counts in its total, and in its weight."""
+        counted = row["sent_penalties"]
+        return _held(counted, row["client_params"], row["duals"]), counted
 
-def _message(beta: Array, u: Any, duals: Any) -> Any:
-    """What a client sends, beta u - lambda, [cohort, ...]."""
-    return optax.tree.sub(trees.scale_rows(beta, u), duals)
+    def worn(self, server: Server) -> Array:
+        return server.weight.worn
+
+    def renewed(self, server: Server, held: RunningSum) -> Server:
+        total, weight = map(RunningSum, held.high, held.low)
+        return Server(total, PositiveSum.of(weight))
+
+
+def _held(beta: Array, u: Any, duals: Any) -> Any:
+    """beta u - lambda."""
+    return optax.tree.sub(trees.scale(beta, u), duals)
 
 
 def fedadmm(
@@ -211,8 +229,8 @@ def fedadmm_insa(
 
     The other arguments are `fedadmm_in`'s.
 
-    >>> fedadmm_insa(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).penalty_rule
-    ResidualBalancing(mu=5.0, tau=2.0)
+    >>> fedadmm_insa(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).penalty_rule.tau
+    2.0
     """
     relative = criteria.relative_residual(c=c, reference=reference, residual=residual, sigma_factor=sigma_factor)
     return fedadmm(

@@ -1,19 +1,21 @@
-"""What an algorithm is: three pure functions on the server's record and the clients' rows.
+"""What an algorithm is: what the server and a client say to each other, as six pure functions.
 
-Every method here solves min_u f_i(u) - <linear_i, u> + penalty_i / 2 ||u - center||^2 on each selected client;
-methods differ in the terms (`subproblems`) and in what follows (`update`). A new method is a `record` with the
-members of `Algorithm`, in a file of its own in this folder. What it lacks, and what its functions return that has not
-the shapes said here, is told when a simulation is made (`contract`).
+Every method here solves, on each selected client,
+
+    min_u  f_i(u) - <linear_i, u> + penalty_i / 2 * ||u - center||^2      from start_i.
+
+Methods differ in these terms (`subproblem`), in what a client sends afterwards (`reply`) and in what the server makes of
+the sum of all messages (`aggregate`). A client sees what it was sent and its own row, never the server's record; the
+server sees the sum of messages, never a client's row. A new method is a `record` with the members of `Algorithm`, in a
+file of its own in this folder. What it lacks, and what its functions return that has not the shapes said here, is told
+when a simulation is made (`contract`).
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-import jax.numpy as jnp
-from jax import Array
-
-from ..core.vocabulary import Clients, Solutions, Subproblem
+from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from .criteria import Criterion
 from .local_solver import LocalSolver
 
@@ -21,10 +23,12 @@ from .local_solver import LocalSolver
 class Algorithm(Protocol):
     """What the engine asks of an algorithm.
 
-    Failed solves need no thought here: their clients come with weight 0 and finite parameters, and keep their
-    former rows whatever `update` returns for them. If every solve failed, the server keeps its own too. So do clients
-    that dropped out, were late or whose update was kept out (`faults`).
+    `start`, `subproblem` and `reply` are for ONE client and are vectorized by the engine. In them every number of the
+    record is that client's own: a `penalty` that was given as one per client is a scalar there. In `init`, `broadcast`
+    and `aggregate` it is as it was given.
 
+    Failed solves need no thought: a client whose solve failed, that dropped out or whose message was kept out keeps
+    its row, and its message is not in the sum. Without any message the server keeps its record too.
     """
 
     @property
@@ -32,41 +36,33 @@ class Algorithm(Protocol):
     @property
     def criterion(self) -> Criterion: ...
 
-    def init(self, params: Any, clients: Clients) -> tuple[Any, dict[str, Any]]:
-        """The server's record, and the rows [clients, ...] of these clients at the start; {} keeps none."""
+    def init(self, params: Any, clients: Clients) -> Any:
+        """The server's record at the start, from z^0 and all clients' sizes and weights."""
         ...
 
-    def subproblems(self, params: Any, server: Any, rows: dict[str, Any], cohort: Clients) -> Subproblem:
-        """The cohort's subproblems, from z^k and the cohort's rows [cohort, ...]."""
+    def start(self, params: Any, client: Client) -> dict[str, Any]:
+        """What a client keeps before it was ever selected, by names; {} keeps nothing."""
         ...
 
-    def update(
-        self, params: Any, server: Any, rows: dict[str, Any], solutions: Solutions, cohort: Clients
-    ) -> tuple[Any, Any, dict[str, Any]]:
-        """z^{k+1}, the server's record and the cohort's rows."""
+    def broadcast(self, params: Any, server: Any, round: Round) -> Any:
+        """What the server sends to every selected client. Its floats are counted from it."""
         ...
 
-    def penalty_mean(self, server: Any) -> Array:
-        """The mean penalty over all clients, for the history; NaN if there is none."""
+    def subproblem(self, sent: Any, row: dict[str, Any], client: Client, round: Round) -> Subproblem:
+        """What the client is to solve."""
         ...
 
-    def floats_down(self, num_params: int) -> int:
-        """Numbers that the server must send to a selected client."""
+    def reply(
+        self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
+    ) -> tuple[Any, dict[str, Any]]:
+        """(message, row): what the client sends, whose floats are counted from it, and what it keeps."""
         ...
 
-    def floats_up(self, num_params: int) -> int:
-        """Numbers that a selected client must send."""
+    def aggregate(self, params: Any, server: Any, received: Received, round: Round) -> tuple[Any, Any]:
+        """(params, server): z^{k+1} and the server's record, from the sum of the messages."""
         ...
 
 
-class ModelExchange:
-    """The rest of an algorithm whose clients receive a model and send one, and that has no penalties to tell of."""
-
-    def penalty_mean(self, server: Any) -> Array:
-        return jnp.full((), jnp.nan, jnp.float32)
-
-    def floats_down(self, num_params: int) -> int:
-        return num_params
-
-    def floats_up(self, num_params: int) -> int:
-        return num_params
+def broadcast_params(algorithm: Any, params: Any, server: Any, round: Round) -> Any:
+    """`broadcast` of a method whose server sends its parameters and nothing else."""
+    return params

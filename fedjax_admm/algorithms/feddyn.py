@@ -13,11 +13,11 @@ import optax
 from jax import Array
 
 from ..core import checks, trees
-from ..core.record import record
-from ..core.sums import RunningSum, weighted
-from ..core.vocabulary import Clients, Solutions, Subproblem
+from ..core.record import record, static
+from ..core.sums import RunningSum
+from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from . import criteria
-from .base import ModelExchange
+from .base import broadcast_params
 from .criteria import Criterion
 from .local_solver import LocalSolver
 
@@ -28,40 +28,49 @@ class Server:
 
     dual: RunningSum  # [...] h = sum_i alpha_i g_i
     weight: Array  # sum_i alpha_i a_i
-    penalty_mean: Array  # mean of a_i over all clients
 
 
 @record
-class FedDyn(ModelExchange):
+class FedDyn:
     """See `feddyn`."""
 
     local: LocalSolver
     criterion: Criterion
     penalty: Any
+    one_for_all: bool = static(default=False)  # the penalty is one number, which the server knows
 
-    def init(self, params: Any, clients: Clients) -> tuple[Server, dict[str, Any]]:
-        zeros = optax.tree.zeros_like(params)
+    broadcast = broadcast_params
+
+    def init(self, params: Any, clients: Clients) -> Server:
         a = trees.per_client(self.penalty, clients.ids).astype(trees.scalar_dtype(params))
-        server = Server(RunningSum.of(zeros), jnp.sum(clients.weights * a), jnp.mean(a))
-        return server, {"duals": trees.repeat(zeros, clients.ids.shape[0])}
+        return Server(RunningSum.of(optax.tree.zeros_like(params)), jnp.sum(clients.weights * a))
 
-    def subproblems(self, params: Any, server: Server, rows: dict[str, Any], cohort: Clients) -> Subproblem:
-        return Subproblem(linear=rows["duals"], penalty=trees.per_client(self.penalty, cohort.ids))
+    def start(self, params: Any, client: Client) -> dict[str, Any]:
+        return {"duals": optax.tree.zeros_like(params)}
 
-    def update(
-        self, params: Any, server: Server, rows: dict[str, Any], solutions: Solutions, cohort: Clients
-    ) -> tuple[Any, Server, dict[str, Any]]:
-        u, a = solutions.params, trees.per_client(self.penalty, cohort.ids)
-        duals = optax.tree.sub(rows["duals"], trees.scale_rows(a, trees.minus(u, params)))  # g+ = g - a (u+ - z)
-        h = server.dual.add(weighted(cohort.weights, optax.tree.sub(duals, rows["duals"])))
-        share = cohort.weights * a
-        mean = weighted(share / jnp.sum(share), u)
-        # z+ = mean of the selected u+ - h+ / a
-        new_params = jax.tree.map(lambda m, h: m - h / server.weight.astype(h.dtype), mean, h.value)
-        return optax.tree.cast_like(new_params, params), Server(h, server.weight, server.penalty_mean), {"duals": duals}
+    def subproblem(self, sent: Any, row: dict[str, Any], client: Client, round: Round) -> Subproblem:
+        return Subproblem(linear=row["duals"], penalty=self.penalty)
 
-    def penalty_mean(self, server: Server) -> Array:
-        return server.penalty_mean
+    def reply(
+        self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
+    ) -> tuple[Any, dict[str, Any]]:
+        a = self.penalty
+        pull = trees.scale(a, optax.tree.sub(solution.params, sent))  # a (u+ - z)
+        known = {} if self.one_for_all else {"penalty": a}
+        return {"pull": pull, **known}, {"duals": optax.tree.sub(row["duals"], pull)}  # g+ = g - a (u+ - z)
+
+    def aggregate(self, params: Any, server: Server, received: Received, round: Round) -> tuple[Any, Server]:
+        pull = received.total["pull"]
+        a = self.penalty * received.weight if self.one_for_all else received.total["penalty"]  # sum of alpha a
+        h = server.dual.add(optax.tree.scale(-1, pull))
+        # z+ = mean of the selected u+, weighted by alpha a, - h+ / (sum of all alpha a)
+        new = jax.tree.map(
+            lambda z, p, h: z + (p / a.astype(p.dtype) - h / server.weight.astype(h.dtype)).astype(z.dtype),
+            params,
+            pull,
+            h.value,
+        )
+        return new, Server(h, server.weight)
 
 
 def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = None) -> FedDyn:
@@ -82,7 +91,8 @@ def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = No
     penalty: a_i above 0, a number or one per client [clients]; the paper's alpha.
     criterion: when a local solve may stop early; by default it runs to `local.max_epochs`.
 
-    The clients' rows are `duals`, g_i [clients, ...], 0 at first. A selected client sends u_i+ alone, n floats.
+    The clients' rows are `duals`, g_i [clients, ...], 0 at first. A selected client sends a_i (u_i+ - z^k), n floats,
+    and a_i where clients have penalties of their own.
 
     >>> feddyn(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5), penalty=0.1).penalty
     0.1
@@ -90,4 +100,4 @@ def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = No
     checks.part("local", local, ("step",), "fa.LocalSolver(...)")
     criterion = criteria.checked(criterion, unless_kept="'server'")
     penalty = checks.number("penalty", penalty, above=0, per_client=True)
-    return FedDyn(local=local, criterion=criterion, penalty=penalty)
+    return FedDyn(local=local, criterion=criterion, penalty=penalty, one_for_all=jnp.ndim(penalty) == 0)

@@ -10,60 +10,63 @@ from typing import Any
 
 import jax.numpy as jnp
 import optax
-from jax import Array
 
 from ..core import checks, trees
 from ..core.record import record
-from ..core.sums import RunningSum, weighted
-from ..core.trees import add_scaled
-from ..core.vocabulary import Clients, Solutions, Subproblem
-from . import criteria
+from ..core.sums import RunningSum
+from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
+from . import criteria, server_step
 from .criteria import Criterion
 from .local_solver import LocalSolver
+from .server_step import ServerStep
 
 
 @record
 class Scaffold:
-    """See `scaffold`. The server's record is its own control variate c = sum_i alpha_i c_i over all clients."""
+    """See `scaffold`. The server keeps its own control variate c = sum_i alpha_i c_i over all clients."""
 
     local: LocalSolver
     criterion: Criterion
-    server_learning_rate: Any
+    server: ServerStep
 
-    def init(self, params: Any, clients: Clients) -> tuple[RunningSum, dict[str, Any]]:
-        zeros = optax.tree.zeros_like(params)
-        return RunningSum.of(zeros), {"controls": trees.repeat(zeros, clients.ids.shape[0])}
+    def init(self, params: Any, clients: Clients) -> dict[str, Any]:
+        return {"control": RunningSum.of(optax.tree.zeros_like(params)), "optimizer": self.server.init(params)}
 
-    def subproblems(self, params: Any, server: RunningSum, rows: dict[str, Any], cohort: Clients) -> Subproblem:
+    def start(self, params: Any, client: Client) -> dict[str, Any]:
+        return {"controls": optax.tree.zeros_like(params)}
+
+    def broadcast(self, params: Any, server: dict[str, Any], round: Round) -> dict[str, Any]:
+        return {"params": params, "control": optax.tree.cast_like(server["control"].value, params)}
+
+    def subproblem(self, sent: Any, row: dict[str, Any], client: Client, round: Round) -> Subproblem:
         # The step u - eta (g_i(u) - c_i + c) is one on f_i(u) - <c_i - c, u>.
-        c = optax.tree.cast_like(server.value, params)
-        return Subproblem(linear=trees.minus(rows["controls"], c))
+        return Subproblem(linear=optax.tree.sub(row["controls"], sent["control"]))
 
-    def update(
-        self, params: Any, server: RunningSum, rows: dict[str, Any], solutions: Solutions, cohort: Clients
-    ) -> tuple[Any, RunningSum, dict[str, Any]]:
-        alpha, z, c_i = cohort.weights, params, rows["controls"]
-        c = optax.tree.cast_like(server.value, z)
-        moved = trees.minus(solutions.params, z)
-        rate = trees.per_client(self.local.learning_rate, cohort.ids)
-        length = rate * jnp.maximum(solutions.steps, 1).astype(rate.dtype)  # K_i eta_i
-        # Option II: c_i+ = c_i - c + (z - u+) / (K_i eta_i). Without a step there is no gradient to learn from.
-        controls = optax.tree.sub(trees.minus(c_i, c), trees.scale_rows(1 / length, moved))
-        controls = trees.where(solutions.steps > 0, controls, c_i)
-        new_params = add_scaled(z, self.server_learning_rate, weighted(alpha / jnp.sum(alpha), moved))
-        return new_params, server.add(weighted(alpha, optax.tree.sub(controls, c_i))), {"controls": controls}
+    def reply(
+        self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
+    ) -> tuple[Any, dict[str, Any]]:
+        moved = optax.tree.sub(solution.params, sent["params"])
+        length = self.local.learning_rate * jnp.maximum(solution.steps, 1)  # K_i eta_i
+        # Option II: c_i+ - c_i = (z - u+) / (K_i eta_i) - c. Without a step there is no gradient to learn from.
+        change = optax.tree.sub(trees.scale(-1 / length, moved), sent["control"])
+        change = trees.where(solution.steps > 0, change, optax.tree.zeros_like(change))
+        return {"moved": moved, "change": change}, {"controls": optax.tree.add(row["controls"], change)}
 
-    def penalty_mean(self, server: RunningSum) -> Array:
-        return jnp.full((), jnp.nan, trees.scalar_dtype(server.high))
-
-    def floats_up(self, num_params: int) -> int:
-        return 2 * num_params  # u+ - z and c_i+ - c_i
-
-    def floats_down(self, num_params: int) -> int:
-        return 2 * num_params  # z and c
+    def aggregate(
+        self, params: Any, server: dict[str, Any], received: Received, round: Round
+    ) -> tuple[Any, dict[str, Any]]:
+        mean = optax.tree.scale(1 / received.weight, received.total["moved"])
+        params, state = self.server.apply(params, mean, server["optimizer"])
+        return params, {"control": server["control"].add(received.total["change"]), "optimizer": state}
 
 
-def scaffold(local: LocalSolver, *, server_learning_rate: Any = 1.0, criterion: Criterion | None = None) -> Scaffold:
+def scaffold(
+    local: LocalSolver,
+    *,
+    server_learning_rate: Any = None,
+    criterion: Criterion | None = None,
+    server: ServerStep | None = None,
+) -> Scaffold:
     """SCAFFOLD with option II: control variates c_i and c keep a client's steps from drifting to its own optimum.
 
     Each selected client does K_i steps u <- u - eta_i (g_i(u) - c_i + c) from z^k, with g_i a gradient of f_i on a
@@ -79,19 +82,23 @@ def scaffold(local: LocalSolver, *, server_learning_rate: Any = 1.0, criterion: 
 
     local: with `optax.sgd`, since for any other optimizer (z - u+) / (K_i eta_i) is not a mean of gradients. K_i is
         the number of steps done, max_epochs * ceil(N_i / batch_size) if nothing stops the solve.
-    server_learning_rate: eta_g, above 0.
+    server_learning_rate: eta_g, above 0; by default 1.
     criterion: when a local solve may stop early; by default it runs to `local.max_epochs`. A client that did no
         step keeps its c_i.
+    server: an optimizer that takes the averaged update as its step, `ServerStep(...)`, in place of eta_g.
 
     The clients' rows are `controls`, c_i [clients, ...]. A selected client receives z and c and sends both
     differences, 2 n floats each way, as in the paper.
 
-    >>> scaffold(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5)).server_learning_rate
+    >>> scaffold(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5)).server.learning_rate
     1.0
     """
     checks.part("local", local, ("step",), "fa.LocalSolver(...)")
     if local.optimizer is not optax.sgd:
         raise ValueError(f"scaffold needs optimizer=optax.sgd in local, got {local.optimizer!r}")
     criterion = criteria.checked(criterion, unless_kept="'server'")
-    rate = checks.number("server_learning_rate", server_learning_rate, above=0)
-    return Scaffold(local=local, criterion=criterion, server_learning_rate=rate)
+    if server is not None and server_learning_rate is not None:
+        raise ValueError("server and server_learning_rate both say how the server steps: give one of them")
+    if server is None and server_learning_rate is not None:
+        server = ServerStep(learning_rate=checks.number("server_learning_rate", server_learning_rate, above=0))
+    return Scaffold(local=local, criterion=criterion, server=server_step.checked(server))

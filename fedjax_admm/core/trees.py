@@ -34,18 +34,13 @@ def repeat(tree: Any, number: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (number, *leaf.shape)), tree)
 
 
-def minus(rows: Any, shared: Any) -> Any:
-    """rows_i - shared for leaves [rows, ...] and [...]."""
-    return jax.tree.map(lambda row, one: row - one[None], rows, shared)
-
-
-def scale_rows(factors: Array, rows: Any) -> Any:
-    """factors_i * rows_i for leaves [rows, ...], in their dtypes."""
-    return jax.tree.map(lambda leaf: leaf * factors.astype(leaf.dtype).reshape(-1, *[1] * (leaf.ndim - 1)), rows)
+def scale(factor: Any, tree: Any) -> Any:
+    """factor * tree, in the tree's dtypes."""
+    return jax.tree.map(lambda leaf: leaf * jnp.asarray(factor).astype(leaf.dtype), tree)
 
 
 def per_client(tree: Any, ids: Array) -> Any:
-    """The values of clients `ids`, [ids], of leaves that are one number or one per client, [clients]."""
+    """The values of clients `ids`, of any shape, of leaves that are one number or one per client, [clients]."""
 
     def pick(leaf: Any) -> Array:
         leaf = jnp.asarray(leaf)

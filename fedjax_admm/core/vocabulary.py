@@ -6,8 +6,8 @@
 | u_i            | `client_params`                   | [clients, ...]  |
 | lambda_i       | `duals`                           | [clients, ...]  |
 | beta_i         | `penalties`                       | [clients]       |
-| alpha_i        | `Clients.weights`                 | [clients]       |
-| N_i            | `Clients.sizes`                   | [clients]       |
+| alpha_i        | `Client.weight`                   |                 |
+| N_i            | `Client.size`                     |                 |
 | f_i            | `Problem.loss` (+ `regularizer`)  |                 |
 | eta_i, E       | `LocalSolver.learning_rate`, `max_epochs` | scalar or [clients] |
 | e_i^k          | the residual: the subproblem's gradient   | [...]   |
@@ -36,16 +36,34 @@ from .record import record, static
 
 @record
 class Clients:
-    """Some clients, or all."""
+    """All clients, as an algorithm's `init` sees them."""
 
     ids: Array  # [clients] int32
     sizes: Array  # [clients] int32, rows of each
-    weights: Array  # [clients] alpha_i; 0 for a client whose solve failed
-    population: int = static()  # how many clients there are in all
+    weights: Array  # [clients] alpha_i
+    population: int = static()  # how many clients there are
+
+
+@record
+class Client:
+    """One client, as its own functions see it."""
+
+    id: Array  # int32, from 0
+    size: Array  # int32, its rows of data
+    weight: Array  # alpha_i
+    population: int = static()  # how many clients there are
+
+
+@record
+class Round:
+    """When something happens."""
+
+    number: Array  # int32, k, from 0
+    key: Array  # for random draws: the server's of this round, or in a client's functions that client's own
 
 
 class Subproblem(NamedTuple):
-    """min_u f_i(u) - <linear, u> + penalty / 2 ||u - center||^2, from start.
+    """min_u f_i(u) - <linear, u> + penalty / 2 ||u - center||^2, from start, of one client.
 
     None means: no such term (linear, penalty), the server's parameters (center, start), not kept (previous).
 
@@ -53,11 +71,32 @@ class Subproblem(NamedTuple):
     True
     """
 
-    linear: Any = None  # [cohort, ...]
-    penalty: Any = None  # [cohort], or one number for all
-    center: Any = None  # [cohort, ...]
-    start: Any = None  # [cohort, ...]
-    previous: Any = None  # [cohort, ...] the client's former parameters u_i^k
+    linear: Any = None  # [...]
+    penalty: Any = None  # one number
+    center: Any = None  # [...]
+    start: Any = None  # [...]
+    previous: Any = None  # [...] the client's former parameters u_i^k
+
+
+@record
+class Solution:
+    """What one client's solve hands to the algorithm's `reply`."""
+
+    params: Any  # [...] u_i^{k+1}
+    steps: Array  # int32, optimizer steps done
+    epochs: Array  # int32, epochs done
+    consensus_gap: Array  # ||u+ - center||
+    movement: Array  # ||u+ - previous||; NaN where the subproblem gave no previous
+    measured: Array  # bool: whether gap and movement are the solve's own; not where the update was clipped
+
+
+@record
+class Received:
+    """What the server has of a round: sums over the clients whose message came."""
+
+    total: Any  # sum of alpha_i * message_i, in the message's structure, at least in single precision
+    weight: Array  # sum of alpha_i
+    count: Array  # int32, how many there are
 
 
 class LocalProgress(NamedTuple):
@@ -156,16 +195,6 @@ class Solves:
 
 
 @record
-class Solutions:
-    """What the cohort's solves hand to an algorithm's update."""
-
-    params: Any  # [cohort, ...] u_i^{k+1}; the start where the solve failed
-    steps: Array  # [cohort] int32, optimizer steps done
-    consensus_gap: Array  # [cohort]; NaN, as movement, where the update was clipped: its length says nothing
-    movement: Array  # [cohort]
-
-
-@record
 class State:
     """Everything that a run carries from round to round.
 
@@ -180,7 +209,7 @@ class State:
     server: Any  # the algorithm's own record at the server
     clients: dict[str, Any]  # name -> stacked pytree [clients, ...]
     last_epochs: Array  # [clients] int32 epochs of each client's last solve: orders the queue, nothing else
-    offences: Array | None = None  # [clients] int32 solves that failed or were rejected, where quarantine counts them
+    means: dict[str, Any]  # name -> running mean over all clients, of the numbers that the algorithm keeps of each
 
     def __getattr__(self, name: str) -> Any:
         clients = {} if name.startswith("__") else self.__dict__.get("clients", {})

@@ -1,0 +1,61 @@
+"""What the server does with an averaged update: a step of any optax optimizer, by default the update itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from ..core import checks
+from ..core.record import record, static
+
+
+@record
+class ServerStep:
+    """A step of the server along the clients' averaged update (Reddi et al., "Adaptive Federated Optimization").
+
+    The update is the negative of a gradient: with `optax.sgd` and a learning rate of 1, the default, the server's new
+    parameters are the old ones plus the update. The optimizer's state is a part of the run's state.
+
+    Args:
+        optimizer: a factory, called with the learning rate: `optax.sgd`, `optax.adam` or your own function, defined
+            once.
+        learning_rate: above 0.
+
+    >>> ServerStep(optimizer=optax.adam, learning_rate=0.1).learning_rate
+    0.1
+    """
+
+    optimizer: Callable[..., optax.GradientTransformation] = static(default=optax.sgd)
+    learning_rate: Any = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "learning_rate", checks.number("learning_rate", self.learning_rate, above=0))
+        if not callable(self.optimizer):
+            raise ValueError(
+                "optimizer must be a factory that is called with the learning rate, such as optax.adam, "
+                f"got {self.optimizer!r}"
+            )
+
+    def init(self, params: Any) -> Any:
+        """The optimizer's state at the start."""
+        return self._made().init(params)
+
+    def apply(self, params: Any, update: Any, state: Any) -> tuple[Any, Any]:
+        """(params, state) after a step along `update`, a tree like the parameters."""
+        gradient = jax.tree.map(lambda change, like: -change.astype(like.dtype), update, params)
+        step, state = self._made().update(gradient, state, params)
+        return optax.apply_updates(params, step), state
+
+    def _made(self) -> optax.GradientTransformation:
+        made = self.optimizer(self.learning_rate)
+        if not (hasattr(made, "init") and hasattr(made, "update")):
+            raise ValueError(f"optimizer must make an optax optimizer from a learning rate, but it made {made!r}")
+        return made
+
+
+def checked(server: Any) -> ServerStep:
+    """A server's step that was given; by default a plain one."""
+    return checks.part("server", ServerStep() if server is None else server, ("init", "apply"), "fa.ServerStep(...)")
