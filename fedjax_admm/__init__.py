@@ -4,6 +4,7 @@ from . import algorithms, examples, models, problems
 from ._version import __version__
 from .algorithms import criteria, fedadmm, fedadmm_in, fedadmm_insa, fedavg, feddyn, fedprox, penalties, scaffold
 from .algorithms.local_solver import LocalSolver
+from .algorithms.server_step import ServerStep
 from .core.record import record, static
 from .core.vocabulary import Solves, State, StopReason, Subproblem
 from .data import partition
@@ -14,6 +15,7 @@ from .engine.processes import LostProcessError, initialize_distributed
 from .exchange import client_time
 from .exchange.client_time import ClientTime
 from .exchange.faults import Faults
+from .exchange.stage import Stage
 from .problems.problem import Problem
 from .results.comparison import Comparison
 from .results.history import DivergenceError, History, Result, RunRecord
@@ -43,8 +45,10 @@ __all__ = [
     "Result",
     "RunDirectoryError",
     "RunRecord",
+    "ServerStep",
     "Simulation",
     "Solves",
+    "Stage",
     "State",
     "StopReason",
     "StoredRun",

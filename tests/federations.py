@@ -69,7 +69,7 @@ def epoch_order(seed, sizes):
 
 @partial(jax.jit, static_argnames="size")
 def rows_in_order(key, round, client, epoch, size):
-    words = randomness.client_keys(key, round, jnp.array([client], jnp.int32))[0]
+    words = jax.random.key_data(randomness.client_key(key, round, jnp.int32(client)))
     return shuffle.permute(
         shuffle.epoch_order(words, epoch), jnp.arange(size, dtype=jnp.int32), jnp.int32(0), jnp.int32(size)
     )

@@ -60,7 +60,7 @@ class FedADMM:
     def init(self, params: Any, clients: Clients) -> Server:
         beta = trees.per_client(self.penalty, clients.ids).astype(trees.scalar_dtype(params))
         weight = jnp.sum(clients.weights * beta)
-        # u_i^0 = z^0 and lambda_i^0 = 0, so the sum of `holding` is weight * z^0.
+        # u_i^0 = z^0 and lambda_i^0 = 0, so the sum is weight * z^0.
         total = jax.tree.map(lambda leaf: (weight * leaf.astype(weight.dtype)).astype(leaf.dtype), params)
         return Server(RunningSum.of(total), PositiveSum.of(weight))
 
@@ -90,7 +90,9 @@ class FedADMM:
         # it is counted with its new penalty only from after this round's average on.
         current = self.unselected_penalty == "current"
         sent_beta = counted if current else beta
-        change = optax.tree.sub(_held(sent_beta, u, duals), _held(counted, row["client_params"], row["duals"]))
+        # Each difference by itself: beside duals of any size, what a small penalty changes would be rounded away.
+        moved = optax.tree.sub(trees.scale(sent_beta, u), trees.scale(counted, row["client_params"]))
+        change = optax.tree.sub(moved, optax.tree.sub(duals, row["duals"]))
         if current:
             growth = new_beta - counted
             message = {"change": change, "weight": growth, "after": trees.scale(growth, u)}
@@ -106,7 +108,7 @@ class FedADMM:
 
     def aggregate(self, params: Any, server: Server, received: Received, round: Round) -> tuple[Any, Server]:
         total = server.total.add(received.total["change"])
-        weight = server.weight.add(received.total["weight"], share=received.weight)
+        weight = server.weight.change(received.total["weight"], share=received.weight)
         current = self.unselected_penalty == "current"
         new_params = self._average(params, total.value, server.weight.value if current else weight.value)
         if current:
@@ -118,22 +120,15 @@ class FedADMM:
         delta = self.delta
         return jax.tree.map(lambda t, z: ((t / weight + delta * z) / (1 + delta)).astype(z.dtype), total, z)
 
-    def holding(self, row: dict[str, Any], client: Client) -> tuple[Any, Array]:
-        """What the server holds of a client: what it counts in its total, and in its weight."""
-        counted = row["sent_penalties"]
-        return _held(counted, row["client_params"], row["duals"]), counted
-
     def worn(self, server: Server) -> Array:
         return server.weight.worn
 
-    def renewed(self, server: Server, held: RunningSum) -> Server:
-        total, weight = map(RunningSum, held.high, held.low)
-        return Server(total, PositiveSum.of(weight))
-
-
-def _held(beta: Array, u: Any, duals: Any) -> Any:
-    """beta u - lambda."""
-    return optax.tree.sub(trees.scale(beta, u), duals)
+    def count(self, server: Server, row: dict[str, Any], client: Client) -> Server:
+        """The sums with what the server holds of one more client: counted u - lambda, and counted."""
+        weight = client.weight * row["sent_penalties"]
+        total = server.total.add(trees.scale(weight, row["client_params"]))
+        # The duals stay when penalties shrink, and cancel each other: of them no digit may be lost.
+        return Server(total.add_product(-client.weight, row["duals"]), server.weight.add(weight))
 
 
 def fedadmm(

@@ -13,7 +13,9 @@ when a simulation is made (`contract`).
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+from jax import Array
 
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from .criteria import Criterion
@@ -60,6 +62,23 @@ class Algorithm(Protocol):
 
     def aggregate(self, params: Any, server: Any, received: Received, round: Round) -> tuple[Any, Any]:
         """(params, server): z^{k+1} and the server's record, from the sum of the messages."""
+        ...
+
+
+@runtime_checkable
+class RenewableSums(Protocol):
+    """What an algorithm has besides if its server's record is sums over all clients that can lose their digits.
+
+    After a round that leaves the record `worn`, the engine forms it anew: it counts one client after another from their
+    rows, wherever those live, beginning with a record of zeros. What several devices have counted is merged.
+    """
+
+    def worn(self, server: Any) -> Array:
+        """Whether the sums have taken in too much rounding."""
+        ...
+
+    def count(self, server: Any, row: dict[str, Any], client: Client) -> Any:
+        """The server's record with the share of one more client, from its row."""
         ...
 
 

@@ -1,12 +1,13 @@
 """Whether an algorithm and its parts keep to what the engine asks: told in one line, before anything is compiled.
 
-`check_parts` looks at the members and fields that are there. `check_round` calls `init`, `subproblems`, `update`, the
-criterion and the penalty rule once on abstract values, which have shapes and dtypes but no numbers, and compares what
-they return. It runs under one trace, which JAX keeps: algorithms that differ in numbers alone are looked at once.
+`check_parts` looks at the members and fields that are there. `check_round` calls the six functions, the criterion and the
+penalty rule once on abstract values, which have shapes and dtypes but no numbers, and compares what they return. It runs
+under one trace, which JAX keeps: algorithms that differ in numbers alone are looked at once.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import numbers
 from typing import Any
@@ -16,16 +17,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core import checks, trees
-from ..core.vocabulary import Clients, LocalProgress, Solutions, Subproblem
-from . import criteria
-from .base import Algorithm
+from ..core.vocabulary import Client, Clients, LocalProgress, Received, Round, Solution, State, Subproblem
+from . import criteria, penalties
+from .base import Algorithm, RenewableSums
 
-MEMBERS = ("init", "subproblems", "update", "local", "criterion", "penalty_mean", "floats_down", "floats_up")
+MEMBERS = ("init", "start", "broadcast", "subproblem", "reply", "aggregate", "local", "criterion")
+FORMER = ("subproblems", "update")  # what version 0.1 asked for, of all clients at once
+# What a state's attributes are already: rows are read as attributes where there is nothing else of the name.
+NOT_ROWS = {*dir(State), *(field.name for field in dataclasses.fields(State)), "exchange"}
 MAKERS = "fa.fedavg(...), fa.fedadmm_insa(...) and the like"
 
 
 def check_parts(algorithm: Any) -> None:
     """The members are there, the words are known words, and every field is a number or compiled in."""
+    if all(hasattr(algorithm, name) for name in FORMER) and not hasattr(algorithm, "reply"):
+        raise ValueError(
+            f"algorithm {type(algorithm).__name__} is written for version 0.1, with subproblems and update of all "
+            "clients: since 0.2 a method is init, start, broadcast, subproblem, reply and aggregate, for one client "
+            "each (README, \"An algorithm of your own\"; CHANGELOG, 0.2.0)"
+        )
     checks.part("algorithm", algorithm, MEMBERS, MAKERS)
     checks.part("local", algorithm.local, ("step", "rows_per_trip"), "fa.LocalSolver(...)")
     criteria.checked(algorithm.criterion)
@@ -37,95 +47,138 @@ def check_parts(algorithm: Any) -> None:
             raise ValueError(_not_a_number(algorithm, path, leaf))
 
 
-def check_round(algorithm: Algorithm, params: Any, num_clients: int, cohort: int) -> None:
-    """A round of `cohort` clients on parameters like these: what the functions return has the shapes it should."""
+def check_round(algorithm: Algorithm, params: Any, clients: Clients) -> tuple[Any, Any]:
+    """A round on parameters like these, of abstract clients: what the functions return has the shapes it should.
+
+    Returns:
+        The shapes of what a client receives and of what it sends.
+    """
+    return jax.eval_shape(_abstract_round, algorithm, shapes_of(params), clients)
+
+
+def count_floats(tree: Any) -> int:
+    """The numbers in a tree of arrays or shapes."""
+    return sum(int(np.prod(jnp.shape(leaf))) for leaf in jax.tree.leaves(tree))
+
+
+def shapes_of(tree: Any) -> Any:
+    """The tree's shapes and dtypes."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), tree)
+
+
+def abstract_client(everyone: Clients) -> Client:
+    """Any one of them."""
+    return Client(everyone.ids[0], everyone.sizes[0], everyone.weights[0], everyone.population)
+
+
+def abstract_round(id: Any) -> Round:
+    """Some round, with a key that depends on anything traced."""
+    return Round(jnp.int32(0), jax.random.fold_in(jax.random.key(0), id))
+
+
+def abstract_clients(number: int, params: Any) -> Clients:
+    """All of them."""
     dtype = trees.scalar_dtype(params)
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), params)
-    some = {number: _clients(number, num_clients, dtype) for number in {1, num_clients, cohort}}
-    jax.eval_shape(_abstract_round, algorithm, shapes, some[1], some[num_clients], some[cohort])
-    for name in ("floats_down", "floats_up"):
-        floats = getattr(algorithm, name)(sum(leaf.size for leaf in jax.tree.leaves(shapes)))
-        if not isinstance(floats, numbers.Real):
-            raise ValueError(f"{type(algorithm).__name__}.{name} must return one number, got {_shown(floats)}")
-
-
-def _clients(number: int, population: int, dtype: Any) -> Clients:
     whole, real = (jax.ShapeDtypeStruct((number,), kind) for kind in (jnp.int32, dtype))
-    return Clients(ids=whole, sizes=whole, weights=real, population=population)  # pyright: ignore[reportArgumentType]
+    return Clients(ids=whole, sizes=whole, weights=real, population=number)  # pyright: ignore[reportArgumentType]
 
 
-def _abstract_round(algorithm: Algorithm, params: Any, one: Clients, everyone: Clients, cohort: Clients) -> None:
-    kind, number = type(algorithm).__name__, cohort.ids.shape[0]
-    zeros = jnp.zeros(number, cohort.weights.dtype)
-    trees.take(trees.per_client(algorithm.local, cohort.ids), 0).init(params)
-    _check_criterion(algorithm.criterion, cohort, zeros[0])
-    _check_rule(getattr(algorithm, "penalty_rule", None), cohort, zeros)
-    server, rows = _start(algorithm, params, everyone)
-    _start(algorithm, params, one)  # populations in memory or on disk ask for the rows of some clients alone
-    rows = jax.tree.map(lambda leaf: jnp.zeros((number, *leaf.shape[1:]), leaf.dtype), rows)  # the cohort's
-    stacked = trees.repeat(params, number)
-    subproblem = algorithm.subproblems(params, server, rows, cohort)
-    _check_subproblem(f"{kind}.subproblems", subproblem, stacked, algorithm.criterion)
-    solutions = Solutions(stacked, jnp.zeros(number, jnp.int32), consensus_gap=zeros, movement=zeros)
-    updated = algorithm.update(params, server, rows, solutions, cohort)
-    updated = _values(f"{kind}.update", updated, ("params", "server", "rows"))
-    for name, got, given in zip(("params", "server", "rows"), updated, (params, server, rows), strict=True):
-        _check_like(f"{kind}.update: {name}", got, given)
-    _check_number(f"{kind}.penalty_mean", algorithm.penalty_mean(updated[1]), ())
+def _abstract_round(algorithm: Algorithm, params: Any, everyone: Clients) -> tuple[Any, Any]:
+    """What is sent and what is replied."""
+    kind, client, zero = type(algorithm).__name__, abstract_client(everyone), jnp.zeros((), everyone.weights.dtype)
+    round, none = abstract_round(client.id), jnp.int32(0)
+    mine: Any = trees.per_client(algorithm, client.id)
+    mine.local.init(params)
+    _check_criterion(mine.criterion, zero)
+    server = algorithm.init(params, everyone)
+    _leaves(f"{kind}.init", server)
+    row = _start(mine, params, client)
+    sent = algorithm.broadcast(params, server, round)
+    _leaves(f"{kind}.broadcast", sent)
+    subproblem = mine.subproblem(sent, row, client, round)
+    _check_subproblem(f"{kind}.subproblem", subproblem, params, algorithm.criterion)
+    _check_rule(getattr(mine, "penalty_rule", None), params, zero)
+    solution = Solution(params, none, none, consensus_gap=zero, movement=zero, measured=jnp.bool_(True))
+    replied = check_values(f"{kind}.reply", mine.reply(sent, row, solution, client, round), ("message", "row"))
+    _leaves(f"{kind}.reply: message", replied[0])
+    check_like(f"{kind}.reply: row", replied[1], row)
+    total = jax.tree.map(lambda leaf: jnp.asarray(leaf, trees.at_least_single(jnp.result_type(leaf))), replied[0])
+    updated = algorithm.aggregate(params, server, Received(total, zero, none), round)
+    updated = check_values(f"{kind}.aggregate", updated, ("params", "server"))
+    for name, got, given in zip(("params", "server"), updated, (params, server), strict=True):
+        check_like(f"{kind}.aggregate: {name}", got, given)
+    if isinstance(algorithm, RenewableSums):
+        check_number(f"{kind}.worn", algorithm.worn(server), ())
+        check_like(f"{kind}.count: server", mine.count(server, row, client), server)
+    return sent, replied[0]
 
 
-def _start(algorithm: Algorithm, params: Any, clients: Clients) -> tuple[Any, ...]:
-    """The server's record and these clients' rows, a dict of leaves [clients, ...]."""
-    place, number = f"{type(algorithm).__name__}.init", clients.ids.shape[0]
-    server, rows = _values(place, algorithm.init(params, clients), ("server", "rows"))
-    if not isinstance(rows, dict) or not all(isinstance(name, str) for name in rows):
+def _start(mine: Any, params: Any, client: Client) -> dict[str, Any]:
+    """One client's row, a dict of arrays."""
+    place = f"{type(mine).__name__}.start"
+    row = mine.start(params, client)
+    check_rows(place, row)
+    for name in row:
+        if name in NOT_ROWS:
+            raise ValueError(f"{place}: [{name!r}] could not be read, state.{name} is another value: rename it")
+    if "penalties" in row:
+        check_number(f"{place}: ['penalties']", row["penalties"], (), "one number, the client's penalty", verb="be")
+    return dict(row)
+
+
+def check_rows(place: str, row: Any) -> None:
+    """What is kept of a client is a dict of arrays by names."""
+    if not isinstance(row, dict) or not all(isinstance(name, str) for name in row):
         raise ValueError(
-            f"{place} must return rows as a dict by names, {{}} if clients keep nothing, got {_shown(rows)}"
+            f"{place} must return a client's row as a dict by names, {{}} if it keeps nothing, got {_shown(row)}"
         )
-    for path, leaf in _leaves(f"{place}: rows", rows):
-        if jnp.shape(leaf)[:1] != (number,):
-            raise ValueError(
-                f"{place}: rows{path} must have a row for each of clients.ids, shape ({number}, ...) for "
-                f"{number} of them, got {jnp.shape(leaf)}"
-            )
-    return server, rows
+    _leaves(place, row)
 
 
-def _check_criterion(criterion: Any, cohort: Clients, zero: Any) -> None:
+def _check_criterion(mine: Any, zero: Any) -> None:
     """Its functions see one client's numbers."""
-    kind, whole = type(criterion).__name__, jnp.int32(0)
-    mine = trees.take(trees.per_client(criterion, cohort.ids), 0)
+    kind, whole = type(mine).__name__, jnp.int32(0)
     progress = LocalProgress(whole, whole, zero, residual_noise=zero, reference_residual=zero, penalty=zero)
     for name in ("tolerance", "sigma"):
-        _check_number(f"{kind}.{name}", getattr(mine, name)(progress), (), "one number, for one client")
-    _check_number(f"{kind}.floor", mine.floor, (), "one number, or one per client", verb="be")
+        check_number(f"{kind}.{name}", getattr(mine, name)(progress), (), "one number, for one client")
+    check_number(f"{kind}.floor", mine.floor, (), "one number, or one per client", verb="be")
 
 
-def _check_rule(rule: Any, cohort: Clients, zeros: Any) -> None:
-    """Its arguments and what it returns are [cohort]."""
-    if rule is not None:
-        penalty = trees.per_client(rule, cohort.ids)(zeros, zeros, zeros)
-        _check_number(type(rule).__name__, penalty, zeros.shape, f"one penalty for each client, shape {zeros.shape}")
+def _check_rule(rule: Any, params: Any, zero: Any) -> None:
+    """It is for one client: (penalty, gap, movement) -> penalty, or with memory (penalty, seen, memory) -> both."""
+    if rule is None:
+        return
+    kind = type(rule).__name__
+    memory = penalties.start(rule, params)
+    if not hasattr(rule, "start"):
+        check_number(kind, rule(zero, zero, zero), (), "one penalty, for one client")
+        return
+    check_rows(f"{kind}.start", memory)
+    none = jnp.int32(0)
+    seen = penalties.Evidence(zero, zero, jnp.bool_(True), none, *[params] * 5, round=none)
+    answer = check_values(kind, rule(zero, seen, memory), ("penalty", "memory"))
+    check_number(kind, answer[0], (), "one penalty, for one client")
+    check_like(f"{kind}: memory", answer[1], memory)
 
 
-def _check_subproblem(place: str, subproblem: Any, stacked: Any, criterion: Any) -> None:
+def _check_subproblem(place: str, subproblem: Any, params: Any, criterion: Any) -> None:
     if not isinstance(subproblem, Subproblem):
         raise ValueError(f"{place} must return a fa.Subproblem, got {_shown(subproblem)}")
     for name in ("linear", "center", "start", "previous"):
         value = getattr(subproblem, name)
         if value is not None:  # solves begin at start, and measure at previous: there the dtype must be the same
-            _check_like(f"{place}: {name}", value, stacked, exact=name in ("start", "previous"))
-    penalty, number = subproblem.penalty, jax.tree.leaves(stacked)[0].shape[0]
-    if penalty is not None and not (_is_number(penalty) and jnp.shape(penalty) in ((), (number,))):
-        raise ValueError(f"{place}: penalty must be one number, or one per client ({number},), got {_shown(penalty)}")
+            check_like(f"{place}: {name}", value, params, exact=name in ("start", "previous"))
+    penalty = subproblem.penalty
+    if penalty is not None and not (_is_number(penalty) and jnp.shape(penalty) == ()):
+        raise ValueError(f"{place}: penalty must be one number, got {_shown(penalty)}")
     if criterion.reference == "client" and subproblem.previous is None:
         raise ValueError(
-            f"{place} must give previous, the clients' former parameters, for reference='client' of "
-            f"{type(criterion).__name__}: keep them as rows, or use 'server'"
+            f"{place} must give previous, the client's former parameters, for reference='client' of "
+            f"{type(criterion).__name__}: keep them in its row, or use 'server'"
         )
 
 
-def _values(place: str, value: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+def check_values(place: str, value: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
     """A tuple of as many values."""
     if not isinstance(value, tuple) or len(value) != len(names):
         got = f"{len(value)} values" if isinstance(value, tuple) else _shown(value)
@@ -133,14 +186,14 @@ def _values(place: str, value: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
     return value
 
 
-def _check_number(
+def check_number(
     place: str, value: Any, shape: tuple[int, ...], what: str = "one number", verb: str = "return"
 ) -> None:
     if not _is_number(value) or jnp.shape(value) != shape:
         raise ValueError(f"{place} must {verb} {what}, got {_shown(value)}")
 
 
-def _check_like(place: str, got: Any, given: Any, exact: bool = False) -> None:
+def check_like(place: str, got: Any, given: Any, exact: bool = False) -> None:
     """The structure and shapes of what was given, and numbers that its dtypes can hold; `exact`: its dtypes."""
     there, wanted = dict(_leaves(place, got)), dict(_leaves(place, given))
     for path, leaf in wanted.items():

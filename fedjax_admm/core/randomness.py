@@ -14,7 +14,6 @@ def root_key(seed: int) -> Array:
     return jax.random.key(seed, impl=KEY_IMPLEMENTATION)
 
 
-def client_keys(key: Array, round: Array, clients: Array) -> Array:
-    """Words [clients, 2] that depend on the seed, the round and each client's number alone."""
-    round_key = jax.random.fold_in(key, round)
-    return jax.vmap(lambda client: jax.random.key_data(jax.random.fold_in(round_key, client)))(clients)
+def client_key(key: Array, round: Array, client: Array) -> Array:
+    """A key that depends on the seed, the round and the client's number alone."""
+    return jax.random.fold_in(jax.random.fold_in(key, round), client)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from . import trees
 from .record import record
@@ -44,6 +44,27 @@ class RunningSum:
         low = jax.tree.map(_add_error, self.high, change, high, self.low)
         return RunningSum(high, low)
 
+    def add_product(self, factor: Array, change: Any) -> RunningSum:
+        """The sum with factor * change, of which nothing is lost but what is lost of `low`.
+
+        For terms that cancel each other: the rounding of a product may be larger than what is left of them all.
+
+        >>> third = jnp.float32(1 / 3)
+        >>> float(RunningSum.of(-third * third).add_product(third, third).value) != 0
+        True
+        """
+        total = self
+        for f in _halves(_at_least_single(factor)):
+            halves = jax.tree.map(lambda leaf: _halves(_at_least_single(leaf)), change)
+            for k in range(2):
+                part = jax.tree.map(lambda _, pair, k=k: pair[k], change, halves)
+                total = total.add(jax.tree.map(lambda leaf, f=f: f.astype(leaf.dtype) * leaf, part))
+        return total
+
+    def merge(self, other: RunningSum) -> RunningSum:
+        """The sum of both."""
+        return self.add(other.high).add(other.low)
+
 
 @record
 class PositiveSum:
@@ -55,7 +76,7 @@ class PositiveSum:
     Renewed whenever it is, it is exact to about LIMIT * eps. With steady numbers and a share p of the clients in each
     round that is every LIMIT / (2 p) rounds, which is one more read of a client's row for every LIMIT / 2.
 
-    >>> total = PositiveSum.of(jnp.float32(1.0)).add(jnp.float32(-0.999), share=1.0)
+    >>> total = PositiveSum.of(jnp.float32(1.0)).change(jnp.float32(-0.999), share=1.0)
     >>> bool(total.worn)
     True
     """
@@ -79,16 +100,27 @@ class PositiveSum:
         """Whether it is to be formed anew; also where nothing of it is left."""
         return ~(self.wear <= LIMIT * self.value)
 
-    def add(self, change: Array, share: Any) -> PositiveSum:
+    def add(self, term: Array) -> PositiveSum:
+        """The sum with one more client's number, which wears nothing."""
+        return PositiveSum(self.sum.add(term), self.wear)
+
+    def change(self, change: Array, share: Any) -> PositiveSum:
         """The sum after a change of what is counted of some clients, who are about this share of it."""
         after = self.sum.add(change)
-        size = jnp.abs(self.value) + jnp.abs(after.value)  # of all; of the cohort, its share on average
+        size = jnp.abs(self.value) + jnp.abs(after.value)  # of all; of those who changed, their share on average
         return PositiveSum(after, self.wear + (share * size).astype(self.wear.dtype))
 
 
 def _add_error(a: Array, b: Array, total: Array, low: Array) -> Array:
     virtual = total - a
     return low + ((a - (total - virtual)) + (b - virtual))
+
+
+def _halves(x: Array) -> tuple[Array, Array]:
+    """x as a sum of two numbers of half its digits: products of such numbers are exact."""
+    kind = jnp.finfo(x.dtype)
+    high = lax.reduce_precision(x, kind.nexp, (kind.nmant - 1) // 2)
+    return high, x - high
 
 
 def weighted(weights: Array, rows: Any) -> Any:
@@ -106,6 +138,6 @@ def _at_least_single(leaf: Array) -> Array:
 
 
 def exact(weights: Any, rows: Any) -> Any:
-    """sum_i alpha_i rows_i in double precision on the host: what a `RunningSum` is checked against."""
+    """sum_i weights_i rows_i in double precision on the host: what a `RunningSum` is checked against."""
     weights = np.asarray(weights, np.float64)
     return jax.tree.map(lambda leaf: np.tensordot(weights, np.asarray(leaf, np.float64), axes=1), rows)

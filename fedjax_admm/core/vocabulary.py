@@ -209,7 +209,7 @@ class State:
     server: Any  # the algorithm's own record at the server
     clients: dict[str, Any]  # name -> stacked pytree [clients, ...]
     last_epochs: Array  # [clients] int32 epochs of each client's last solve: orders the queue, nothing else
-    means: dict[str, Any]  # name -> running mean over all clients, of the numbers that the algorithm keeps of each
+    penalty_mean: Any  # a running mean of all clients' penalties; NaN where the method has none
 
     def __getattr__(self, name: str) -> Any:
         clients = {} if name.startswith("__") else self.__dict__.get("clients", {})

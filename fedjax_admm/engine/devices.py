@@ -1,8 +1,8 @@
 """Several devices: how many to use, and which jobs each of them gets.
 
-A mesh has one axis, over the cohort. Each device has its own lanes and its own loop over its share of the jobs, with
-nothing to agree on until all are done; then the results are summed over the devices, where every job is zero but on
-the one that did it.
+A mesh has one axis, over clients. Each device has its own lanes and its own loop over its share of the jobs, with
+nothing to agree on until all are done; then the sums of messages are summed over the devices, and so are the records of
+solves, where every job is zero but on the one that did it.
 """
 
 from __future__ import annotations
@@ -144,18 +144,6 @@ def on_one_device(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.addressable_data(0) if isinstance(leaf, jax.Array) else leaf, tree)
 
 
-def my_jobs(order: Array, number: int) -> tuple[Array, Any]:
-    """This device's share of the jobs in `order` [jobs], and how many: (order [share], count).
-
-    Dealt in snake order, so that with the longest jobs first each device gets as much work.
-    """
-    if number == 1:
-        return order, order.shape[0]
-    table = dealt(order.shape[0], number)
-    mine = jnp.asarray(table)[lax.axis_index(AXIS)]
-    return order[jnp.minimum(mine, order.shape[0] - 1)], jnp.sum(mine < order.shape[0])
-
-
 def dealt(jobs: int, number: int) -> np.ndarray:
     """Places in the queue [number, share] that each device gets; places beyond the last job are none.
 
@@ -169,23 +157,52 @@ def dealt(jobs: int, number: int) -> np.ndarray:
 
 
 def gathered(results: Any, number: int) -> Any:
-    """Every device's results together: of each number at most one device has another than 0, unless it is a count.
+    """Every device's results together: of each number at most one device has another than 0.
 
-    Their bits are added, as unsigned integers: exact, whatever their kind. CPU devices meet once for every array that
-    they add, which takes as long as a step or two of a small model, so small arrays of one width are added as one.
+    Their bits are added, as unsigned integers: exact, whatever their kind.
     """
     if number == 1:
         return results
-    leaves, tree = jax.tree.flatten(results)
-    kinds = [leaf.dtype for leaf in leaves]
-    leaves = [leaf.astype(jnp.uint8) if leaf.dtype == bool else leaf for leaf in leaves]
-    bits = [lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}") for leaf in leaves]
+    return from_bits(summed(as_bits(results)), results)
+
+
+def as_bits(tree: Any) -> Any:
+    """The leaves as unsigned integers of their width."""
+
+    def bits(leaf: Array) -> Array:
+        leaf = leaf.astype(jnp.uint8) if leaf.dtype == bool else leaf
+        return lax.bitcast_convert_type(leaf, f"uint{8 * leaf.dtype.itemsize}")
+
+    return jax.tree.map(bits, tree)
+
+
+def from_bits(bits: Any, like: Any) -> Any:
+    """What `as_bits` was made of, in the dtypes of `like`, a tree of arrays or shapes."""
+
+    def back(leaf: Array, like: Any) -> Array:
+        return leaf.astype(bool) if like.dtype == bool else lax.bitcast_convert_type(leaf, like.dtype)
+
+    return jax.tree.map(back, bits, like)
+
+
+def summed(tree: Any) -> Any:
+    """The sum over all devices of every leaf.
+
+    CPU devices meet once for every array that they add, which takes as long as a step or two of a small model, so small
+    arrays of one dtype are added as one.
+    """
+    leaves, structure = jax.tree.flatten(tree)
     groups: dict[Any, list[int]] = {}
-    for index, leaf in enumerate(bits):
+    for index, leaf in enumerate(leaves):
         groups.setdefault(leaf.dtype if leaf.nbytes <= TOGETHER_BYTES else index, []).append(index)
-    packed = [ravel_pytree([bits[index] for index in group]) for group in groups.values()]
+    packed = [ravel_pytree([leaves[index] for index in group]) for group in groups.values()]
     sums = lax.psum([flat for flat, _ in packed], AXIS)
     for group, total, (_, unpack) in zip(groups.values(), sums, packed, strict=True):
         for index, leaf in zip(group, unpack(total), strict=True):
-            leaves[index] = lax.bitcast_convert_type(leaf, leaves[index].dtype).astype(kinds[index])
-    return jax.tree.unflatten(tree, leaves)
+            leaves[index] = leaf
+    return jax.tree.unflatten(structure, leaves)
+
+
+def each_one(value: Array, number: int) -> Array:
+    """[number], this device's value in its place, zeros elsewhere: summed, every device's."""
+    return jnp.where(jnp.arange(number) == lax.axis_index(AXIS), value, 0)

@@ -30,10 +30,15 @@ class Execution:
     mesh: devices that share the cohort: a `jax.sharding.Mesh` or a number of devices; None takes all (on a CPU there is
         one unless `use_cpu_devices` made more), of several processes (see `initialize_distributed`) all of theirs.
 
-    Every device of a mesh has all the data: a client is solved where its turn in the queue falls, and rows that lay on
-    another device would have to be asked for inside the lanes loop. A CPU's devices share one copy. The clients' states
-    are split over the devices if their number can be divided evenly, and else every device has all of them too.
-    `estimate` counts both.
+    placement: who solves a client on a mesh, with population="device". "home": the device on which its row and its data
+        are; nothing moves but the model and one sum of messages, no device has another's data, and devices are as
+        evenly busy as the cohort falls on them (the history's `device_efficiency`). Needs a number of clients that the
+        devices divide. "dealt": any device, for balance; rows travel to it and back, in blocks, and every device has
+        all the data (a CPU's share one copy). "auto": home on accelerators for methods that keep rows, else dealt;
+        `estimate` says which.
+
+    The clients' states are split over the devices if their number can be divided evenly, and else every device has all
+    of them.
 
     >>> Execution(lanes=4).lanes
     4
@@ -42,6 +47,7 @@ class Execution:
     lanes: int | str = "auto"
     population: str = "device"
     mesh: Any = None
+    placement: str = "auto"
 
     def __post_init__(self) -> None:
         if self.lanes != "auto":
@@ -49,6 +55,7 @@ class Execution:
                 raise ValueError(f"lanes must be a whole number or 'auto', got {self.lanes!r}")
             checks.integer("lanes", self.lanes, at_least=1)
         checks.choice("population", self.population, ("device", "host", "disk"))
+        checks.choice("placement", self.placement, ("auto", "home", "dealt"))
         if self.mesh is not None and not isinstance(self.mesh, jax.sharding.Mesh):
             if isinstance(self.mesh, str):
                 raise ValueError(f"mesh must be a number of devices or a jax.sharding.Mesh, got {self.mesh!r}")
@@ -58,7 +65,12 @@ class Execution:
         """The arguments, as JSON can hold them."""
         lanes = self.lanes if isinstance(self.lanes, str) else int(self.lanes)  # which may be NumPy's
         mesh = self.mesh.size if isinstance(self.mesh, jax.sharding.Mesh) else self.mesh
-        return {"lanes": lanes, "population": self.population, "mesh": None if mesh is None else int(mesh)}
+        return {
+            "lanes": lanes,
+            "population": self.population,
+            "mesh": None if mesh is None else int(mesh),
+            "placement": self.placement,
+        }
 
     def width(self, cohort: int, devices: int, problem: Problem, rows: int) -> int:
         """The number of lanes of each device for a cohort of this size and gradients on so many rows.
@@ -89,7 +101,7 @@ class Execution:
         """The same for a run that was begun so (`Simulation.resolved`): with its lanes and, if it can be, its devices.
 
         >>> Execution().again({"lanes": 2, "devices": 1})
-        Execution(lanes=2, population='device', mesh=1)
+        Execution(lanes=2, population='device', mesh=1, placement='auto')
         """
         mesh = self.mesh
         if mesh is None:

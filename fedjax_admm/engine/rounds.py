@@ -1,23 +1,91 @@
-"""The round: subproblems, lanes, duals and penalties, server. It knows the cohort's rows, not where they live."""
+"""The round: what is sent, the lanes that take clients' rows and hand their replies over, and the server.
+
+A job is an index. A lane that takes one reads the client's row where the rows are; when the solve has ended it computes
+the reply, adds the message to the sum and writes the row back. Nothing here is as large as the cohort times the
+parameters.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
 
-from ..algorithms.base import Algorithm
+from ..algorithms.base import Algorithm, RenewableSums
 from ..core import randomness, trees
 from ..core.record import record
-from ..core.vocabulary import Clients, Solutions, Solves, StopReason
-from ..exchange.conditions import Conditions, Outcome
+from ..core.sums import RunningSum, weighted
+from ..core.vocabulary import AWAY, Client, Clients, Received, Round, Solution, Solves, StopReason
+from ..exchange.stage import MEMORIES, PRESENT, Exchange, Outcome
 from ..problems.problem import Problem
-from . import lanes, solves
-from .devices import gathered, my_jobs
+from . import devices, lanes, solves
+
+_SERVER_STREAM, _CLIENT_STREAM = 2**31 + 2, 2**31 + 3  # of keys: beyond every round's number
+
+
+@record
+class Setup:
+    """What all rounds of a run have in common. In a sweep all but the problem has a leading axis [runs]."""
+
+    problem: Problem
+    algorithm: Algorithm
+    exchange: Exchange
+    key: Array  # the run's, from which all randomness on the device follows
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a device works; compiled in."""
+
+    width: int  # lanes
+    rows_per_trip: int
+    devices: int = 1  # that share the cohort
+    share: int = 0  # of clients that a device takes at a time, where rows travel in blocks
+    floats: int = 0  # that a client receives and sends
+
+
+class Queue(NamedTuple):
+    """The jobs of a device, in the order in which they are begun; all [jobs]."""
+
+    ids: Array  # whose they are
+    addresses: Array  # where the client's row is, among the rows at hand
+    slots: Array  # where its entry goes, among the round's solves
+    count: Array  # how many of them there are: the rest is padding
+    runs: Array | None = None  # in a sweep: which run each is of
+
+
+@record
+class Tally:
+    """What the server has of a round so far. In a sweep everything but `rows` and `trips` has an axis [runs]."""
+
+    messages: RunningSum  # sum of alpha_i * message_i, over clients whose message came
+    weight: Array  # sum of alpha_i, over the same
+    count: Array  # how many they are
+    sound: Array  # clients whose solve was finite
+    present: Array  # clients that took part
+    penalty_change: Array  # of the mean of all clients' penalties
+    rows: Array  # rows whose gradient was computed, line searches apart
+    trips: Array  # of the lanes loop
+
+
+class Ledger(NamedTuple):
+    """What a round writes besides the rows."""
+
+    solves: Solves  # [cohort]
+    tally: Tally
+
+
+class Store(NamedTuple):
+    """What finished jobs change."""
+
+    rows: dict[str, Any]  # leaves [addresses, ...]
+    ledger: Ledger
 
 
 @record
@@ -26,194 +94,343 @@ class RoundInfo:
 
     solves: Solves  # [cohort]
     trips: Array  # trips of the lanes loop, of all devices together
+    longest: Array  # of one device, the most
     rows: Array  # rows whose gradient those trips computed, line searches apart
     penalty_mean: Array
     finite: Array  # whether the server's parameters are, and any client's
+    renewed: Array  # whether the server's sums are formed anew after it
 
     @classmethod
     def empty(cls, rounds: int, cohort: int, dtype: Any) -> RoundInfo:
         """Room for the infos [rounds, ...] of several rounds."""
-        whole, real = jnp.zeros((rounds, cohort), jnp.int32), jnp.zeros((rounds, cohort), dtype)
-        kinds = {"epochs": whole, "max_epochs": whole, "gradient_samples": whole, "criterion_samples": whole}
-        kinds["stop_code"] = whole.astype(jnp.int8)
-        solves = Solves(**{field.name: kinds.get(field.name, real) for field in dataclasses.fields(Solves)})
-        return cls(solves, whole[:, 0], whole[:, 0], real[:, 0], jnp.ones((rounds,), bool))
+        whole, real, true = jnp.zeros(rounds, jnp.int32), jnp.zeros(rounds, dtype), jnp.ones(rounds, bool)
+        return cls(empty_solves((rounds, cohort), dtype), whole, whole, whole, real, finite=true, renewed=~true)
+
+
+def empty_solves(shape: tuple[int, ...], dtype: Any) -> Solves:
+    """Room for so many solves."""
+    whole, real = jnp.zeros(shape, jnp.int32), jnp.zeros(shape, dtype)
+    kinds = {"epochs": whole, "max_epochs": whole, "gradient_samples": whole, "criterion_samples": whole}
+    kinds["stop_code"] = whole.astype(jnp.int8)
+    return Solves(**{field.name: kinds.get(field.name, real) for field in dataclasses.fields(Solves)})
 
 
 def clients_of(problem: Problem, ids: Array, dtype: Any) -> Clients:
-    """The records of clients `ids`."""
+    """The records of clients `ids` [ids]."""
     data = problem.data
     return Clients(ids, data.sizes[ids], data.weights[ids].astype(dtype), data.num_clients)
 
 
-def cohort_round(
-    problem: Problem,
-    algorithm: Algorithm,
-    params: Any,
-    server: Any,
-    rows: dict[str, Any],
-    cohort: Clients,
-    last_epochs: Array,
-    key: Array,
-    round: Array,
-    width: int,
-    rows_per_trip: int,
-    devices: int = 1,
-    conditions: Conditions | None = None,
-    offences: Array | None = None,
-) -> tuple[Any, Any, dict[str, Any], RoundInfo]:
-    """One round of the cohort's clients: (params, server, rows, info).
-
-    `rows` has the cohort's rows [cohort, ...] and `last_epochs` [cohort] what each client's last solve took; so has
-    `offences`, where `conditions` count them. With several devices it is called on each of them with the same values,
-    and does its share of the solves.
-    """
-    away = None if conditions is None else conditions.away(key, round, cohort.ids, offences)
-    job = _jobs(problem, algorithm, params, server, rows, cohort, key, round)
-    program = solves.program(problem, params, job, rows_per_trip)
-    mine, count = _queue(cohort.sizes, last_epochs, away, devices)
-    ended, trips = gathered(lanes.run(program, job, mine, count, width), devices)
-    out = _solved(job, ended, params)
-    if conditions is not None:
-        floats = algorithm.floats_down(problem.num_params) + algorithm.floats_up(problem.num_params)
-        out = conditions.outcome(key, round, cohort, away, params, out, ended.rows + ended.search_samples, floats)
-    return _settle(algorithm, params, server, rows, cohort, job, ended, trips, out, away)
+def client_of(problem: Problem, id: Array, dtype: Any) -> Client:
+    """The record of one client."""
+    data = problem.data
+    return Client(id, data.sizes[id], data.weights[id].astype(dtype), data.num_clients)
 
 
-def sweep_round(
-    problem: Problem,
-    algorithms: Algorithm,
-    params: Any,
-    servers: Any,
-    rows: dict[str, Any],
-    cohorts: Array,
-    last_epochs: Array,
-    keys: Array,
-    round: Array,
-    width: int,
-    rows_per_trip: int,
-    devices: int = 1,
-) -> tuple[Any, Any, dict[str, Any], RoundInfo]:
-    """`cohort_round` for several runs at once, everything with a leading axis [runs, ...], `cohorts` [runs, cohort].
-
-    The jobs of all runs are in one queue: lanes that a short run leaves go on with another's.
-    """
-    runs, dtype = cohorts.shape[0], trees.scalar_dtype(params)
-
-    def jobs_of(algorithm: Algorithm, params: Any, server: Any, rows: Any, ids: Array, key: Array) -> solves.Job:
-        return _jobs(problem, algorithm, params, server, rows, clients_of(problem, ids, dtype), key, round)
-
-    def settle(algorithm: Algorithm, params: Any, server: Any, rows: Any, ids: Array, job: Any, ended: Any) -> Any:
-        cohort = clients_of(problem, ids, dtype)
-        return _settle(algorithm, params, server, rows, cohort, job, ended, trips, _solved(job, ended, params))
-
-    job = jax.vmap(jobs_of)(algorithms, params, servers, rows, cohorts, keys)
-    job = job._replace(run=jnp.broadcast_to(jnp.arange(runs)[:, None], cohorts.shape))
-    queue = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), job)
-    program = solves.program(problem, params, queue, rows_per_trip)
-    mine, count = _queue(queue.size, last_epochs.reshape(-1), None, devices)
-    ended, trips = gathered(lanes.run(program, queue, mine, count, width), devices)
-    ended = jax.tree.map(lambda leaf: leaf.reshape(*cohorts.shape, *leaf.shape[1:]), ended)
-    params, servers, rows, info = jax.vmap(settle)(algorithms, params, servers, rows, cohorts, job, ended)
-    return params, servers, rows, dataclasses.replace(info, rows=jnp.full_like(info.rows, jnp.sum(info.rows)))
+def start_row(setup: Setup, params: Any, id: Array) -> dict[str, Any]:
+    """What a client keeps before it was ever selected: the algorithm's row, and the stages' memories."""
+    client = client_of(setup.problem, id, trees.scalar_dtype(params))
+    row = trees.per_client(setup.algorithm, id).start(params, client)
+    memories = setup.exchange.of_client(id).start(params, client)
+    return trees.strongly_typed(row | ({MEMORIES: memories} if memories else {}))
 
 
-def _jobs(
-    problem: Problem, algorithm: Algorithm, params: Any, server: Any, rows: Any, cohort: Clients, key: Array, round: Any
-) -> solves.Job:
-    """The cohort's solves [cohort] to be done."""
-    subproblem = algorithm.subproblems(params, server, rows, cohort)
-    if subproblem.penalty is not None and jnp.ndim(subproblem.penalty) == 0:  # one for all
-        penalty = jnp.full(cohort.ids.shape, subproblem.penalty, trees.scalar_dtype(params))
-        subproblem = subproblem._replace(penalty=penalty)
-    return solves.Job(
-        subproblem=subproblem,
-        solver=trees.per_client(algorithm.local, cohort.ids),
-        criterion=trees.per_client(algorithm.criterion, cohort.ids),
-        offset=problem.data.offsets[cohort.ids],
-        size=cohort.sizes,
-        key=randomness.client_keys(key, round, cohort.ids),
-        round=jnp.full(cohort.ids.shape, round),
-    )
+def broadcast(setup: Setup, params: Any, server: Any, number: Array) -> Any:
+    """What goes to every selected client."""
+    return setup.algorithm.broadcast(params, server, _server_round(setup, number))
 
 
-def _solved(job: solves.Job, ended: solves.Carry, params: Any) -> Outcome:
-    """How the solves [cohort] ended by themselves."""
-    ok = jax.vmap(trees.all_finite)(ended.params) & (ended.stop_code != StopReason.FAILED.code)
-    start = params if job.subproblem.start is None else job.subproblem.start
-    u = trees.where(ok, ended.params, jax.tree.map(lambda s, u: jnp.broadcast_to(s, u.shape), start, ended.params))
-    return Outcome(u, ok, jnp.where(ok, ended.stop_code, StopReason.FAILED.code))
+def message_shape(setup: Setup, params: Any) -> Any:
+    """The structure, shapes and dtypes of a client's message after all stages."""
+
+    def message(setup: Setup, params: Any) -> Any:
+        dtype, id, number = trees.scalar_dtype(params), jnp.int32(0), jnp.int32(0)
+        everyone = jnp.arange(setup.problem.data.num_clients, dtype=jnp.int32)
+        server = setup.algorithm.init(params, clients_of(setup.problem, everyone, dtype))
+        client, row = client_of(setup.problem, id, dtype), start_row(setup, params, id)
+        sent, memories = broadcast(setup, params, server, number), row.pop(MEMORIES, {})
+        zero = jnp.zeros((), dtype)
+        solution = Solution(params, number, number, zero, zero, jnp.bool_(True))
+        reply, _ = trees.per_client(setup.algorithm, id).reply(sent, row, solution, client, Round(number, setup.key))
+        return setup.exchange.of_client(id).transform(reply, memories, client, Round(number, setup.key))[0]
+
+    return jax.eval_shape(message, setup, params)
 
 
-def _settle(
-    algorithm: Algorithm,
-    params: Any,
-    server: Any,
-    rows: dict[str, Any],
-    cohort: Clients,
-    job: solves.Job,
-    ended: solves.Carry,
-    trips: Array,
-    out: Outcome,
-    away: Array | None = None,
-) -> tuple[Any, Any, dict[str, Any], RoundInfo]:
-    """The round's results from its solves, of which `out` came to the server."""
-    ok = out.ok
-    record = _solves(job, ended, out, params)
-    steps = ended.epoch * algorithm.local.steps_per_epoch(cohort.sizes)
-    measured = {"consensus_gap": record.consensus_gap, "movement": record.movement}
-    believed = measured if out.clipped is None else _nan_unless(~out.clipped, measured)
-    solutions = Solutions(out.params, steps, **believed)
-    record = dataclasses.replace(record, **_nan_unless(ok, measured))
-    # A client that failed, or of which nothing came, has weight 0 and keeps its rows; if that is all of them, the
-    # server keeps its record as well.
-    counted = Clients(cohort.ids, cohort.sizes, jnp.where(ok, cohort.weights, 0), cohort.population)
-    new_params, new_server, new_rows = algorithm.update(params, server, rows, solutions, counted)
-    any_ok = jnp.any(ok)
-    new_params, new_server = trees.where(any_ok, (new_params, new_server), (params, server))
-    finite = (any_ok if out.any_solved is None else out.any_solved) & trees.all_finite(new_params)
-    new_rows = trees.where(ok, new_rows, rows)
-    record = dataclasses.replace(record, new_penalty=new_rows.get("penalties", record.penalty))
-    if away is not None:
-        names = ("reference_residual", "final_residual", "sigma")
-        record = dataclasses.replace(record, **_nan_unless(away < 0, {name: record[name] for name in names}))
-    info = RoundInfo(record, trips, jnp.sum(ended.rows), algorithm.penalty_mean(new_server), finite)
-    return new_params, new_server, new_rows, info
+def empty_ledger(setup: Setup, params: Any, cohort: int) -> Ledger:
+    """A round's ledger before anything was done; `setup` and `params` of one run."""
+    dtype = trees.scalar_dtype(params)
+    zero, none = jnp.zeros((), dtype), jnp.int32(0)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), message_shape(setup, params))
+    tally = Tally(RunningSum.of(nothing), zero, none, none, none, zero, none, none)
+    return Ledger(empty_solves((cohort,), dtype), tally)
 
 
-def _queue(sizes: Array, last_epochs: Array, away: Array | None, devices: int) -> tuple[Array, Any]:
-    """This device's jobs, longest expected first, since the last solves to end should be short ones: (order, count)."""
-    expected = sizes.astype(jnp.float32) * last_epochs.astype(jnp.float32)
-    if away is None:
-        return my_jobs(jnp.argsort(-expected), devices)
-    # Clients that are away come last, on every device, and are not counted.
-    mine, count = my_jobs(jnp.argsort(jnp.where(away < 0, -expected, 1.0)), devices)
-    return mine, jnp.sum((jnp.arange(mine.shape[0], dtype=jnp.int32) < count) & (away < 0)[mine], dtype=jnp.int32)
+def expected_work(problem: Problem, ids: Array, last_epochs: Array) -> Array:
+    """How long clients' solves will take, as far as is known: [ids] like `last_epochs`, those of the last solves."""
+    return problem.data.sizes[ids].astype(jnp.float32) * last_epochs.astype(jnp.float32)
 
 
-def _nan_unless(measured: Array, values: dict[str, Array]) -> dict[str, Array]:
-    return {name: jnp.where(measured, x, jnp.nan) for name, x in values.items()}
+def remembered_epochs(last_epochs: Any, solves: Solves) -> Any:
+    """`last_epochs` [cohort] after a round; clients that did nothing keep theirs. Arrays of NumPy or of JAX."""
+    away = sum((solves.stop_code == reason.code for reason in AWAY), start=solves.stop_code != solves.stop_code)
+    done = solves.epochs + (solves.epochs == 0)  # at least one: a solve costs something
+    return last_epochs * away + done * ~away
 
 
-def _solves(job: solves.Job, ended: solves.Carry, out: Outcome, z: Any) -> Solves:
-    """The record [cohort] of the solves that ended."""
-    u = out.params
-    sub, nan = job.subproblem, jnp.full_like(ended.residual, jnp.nan)
-    gap = trees.minus(u, z) if sub.center is None else optax.tree.sub(u, sub.center)
-    penalty = nan if sub.penalty is None else sub.penalty.astype(nan.dtype)
-    norm = jax.vmap(optax.tree.norm)
-    sigma = jax.vmap(lambda job, carry: job.criterion.sigma(solves.progress(job, carry)))(job, ended)
-    return Solves(
-        epochs=ended.epoch,
-        max_epochs=job.solver.max_epochs,
-        gradient_samples=ended.rows + ended.search_samples,
-        criterion_samples=ended.criterion_samples,
-        reference_residual=ended.reference_residual,
-        final_residual=ended.residual,
-        sigma=sigma,
-        consensus_gap=norm(gap).astype(nan.dtype),
-        movement=nan if sub.previous is None else norm(optax.tree.sub(u, sub.previous)).astype(nan.dtype),
-        penalty=penalty,
-        new_penalty=penalty,
-        stop_code=out.stop_code.astype(jnp.int8),
-    )
+def work_off(setup: Setup, layout: Layout, params: Any, sent: Any, number: Array, queue: Queue, store: Store) -> Store:
+    """Works off a device's queue: the rows with those of its clients, and the ledger with their entries and messages."""
+    worker = _Worker(setup, layout, params, sent, number, queue)
+    program = solves.Solver(worker.plan(), setup.problem, worker.server_params).program()
+    desk = lanes.Desk(worker.take, worker.hand_over, lambda job: job.task.absent != PRESENT)
+    store, trips = lanes.run(program, desk, store, queue.count, min(layout.width, queue.ids.shape[0]))
+    ledger = store.ledger
+    tally = dataclasses.replace(ledger.tally, trips=ledger.tally.trips + trips)
+    return Store(store.rows, Ledger(ledger.solves, tally))
+
+
+class Task(NamedTuple):
+    """What a lane knows of its job besides the solve."""
+
+    client: Client
+    row: dict[str, Any]
+    address: Array
+    slot: Array
+    absent: Array  # a stop code if the client does nothing in this round, else PRESENT
+    run: Array | None
+
+
+class Settled(NamedTuple):
+    """One client's part of the round."""
+
+    message: Any
+    row: dict[str, Any]
+    entry: Solves
+    ok: Array  # the message came
+    sound: Array
+    penalty_change: Array
+
+
+class _Worker(NamedTuple):
+    """The desk of the lanes: reads rows, makes jobs of them, and settles what came of those."""
+
+    setup: Setup
+    layout: Layout
+    params: Any  # z, in a sweep [runs, ...]
+    sent: Any  # likewise
+    number: Array  # of the round
+    queue: Queue
+
+    def of_run(self, tree: Any, run: Array | None) -> Any:
+        return tree if run is None else trees.take(tree, run)
+
+    def server_params(self, job: solves.Job) -> Any:
+        return self.of_run(self.params, job.task.run)
+
+    @property
+    def dtype(self) -> Any:
+        return trees.scalar_dtype(self.params)
+
+    def parts(self, run: Array | None, id: Array) -> tuple[Algorithm, Exchange, Round, Round]:
+        """The algorithm and the stages with this client's numbers, and the round as each of them sees it."""
+        setup = self.setup
+        algorithm, exchange, key = self.of_run((setup.algorithm, setup.exchange, setup.key), run)
+        mine = randomness.client_key(key, self.number, id)
+        return (
+            trees.per_client(algorithm, id),
+            exchange.of_client(id),
+            Round(self.number, jax.random.fold_in(mine, _CLIENT_STREAM)),
+            Round(self.number, key),
+        )
+
+    def plan(self) -> solves.Plan:
+        """What all jobs have in common."""
+        algorithm = self.setup.algorithm
+        job = jax.eval_shape(lambda rows: self.take(Store(rows, None), jnp.int32(0)), self.example_rows())  # pyright: ignore[reportArgumentType]
+        return solves.Plan.of(
+            algorithm.local, algorithm.criterion, job.subproblem.start is None, self.layout.rows_per_trip, self.dtype
+        )
+
+    def example_rows(self) -> dict[str, Any]:
+        """Rows of one address, by their shapes."""
+
+        def row(setup: Setup, params: Any) -> Any:
+            if self.queue.runs is not None:
+                setup = Setup(setup.problem, *trees.take((setup.algorithm, setup.exchange, setup.key), 0))
+                params = trees.take(params, 0)
+            return jax.tree.map(lambda leaf: leaf[None], start_row(setup, params, jnp.int32(0)))
+
+        return jax.eval_shape(row, self.setup, self.params)
+
+    def take(self, store: Store, place: Array) -> solves.Job:
+        """A job, from its place in the queue."""
+        ids, addresses, slots, _, runs = self.queue
+        id, address, slot, run = ids[place], addresses[place], slots[place], None if runs is None else runs[place]
+        algorithm, exchange, round, run_round = self.parts(run, id)
+        client, row = client_of(self.setup.problem, id, self.dtype), trees.take(store.rows, address)
+        own = {name: value for name, value in row.items() if name != MEMORIES}
+        subproblem = algorithm.subproblem(self.of_run(self.sent, run), own, client, round)
+        if subproblem.penalty is not None:
+            subproblem = subproblem._replace(penalty=jnp.asarray(subproblem.penalty, self.dtype))
+        key = randomness.client_key(run_round.key, self.number, id)
+        return solves.Job(
+            subproblem=subproblem,
+            solver=algorithm.local,
+            criterion=algorithm.criterion,
+            offset=self.setup.problem.data.offsets[id],
+            size=client.size,
+            key=jax.random.key_data(key),
+            round=self.number,
+            task=Task(client, row, address, slot, exchange.absent(row.get(MEMORIES, {}), client, run_round), run),
+        )
+
+    def hand_over(self, store: Store, jobs: solves.Job, carry: solves.Carry, done: Array) -> Store:
+        """Writes rows, entries and messages of those lanes [lanes] that are `done`."""
+        settled, task = jax.vmap(self.settle)(jobs, carry), jobs.task
+        rows = _put(store.rows, task.address, done, settled.row)
+        entries = _put(store.ledger.solves, task.slot, done, settled.entry)
+        counted = done & settled.ok
+        weights = jnp.where(counted, task.client.weight, 0)
+        messages = trees.where(counted, settled.message, jax.tree.map(jnp.zeros_like, settled.message))
+        present = done & (task.absent == PRESENT)
+        old = store.ledger.tally
+        add = partial(_add, runs=task.run)
+        tally = Tally(
+            messages=_add_messages(old.messages, weights, messages, task.run),
+            weight=add(old.weight, weights),
+            count=add(old.count, counted),
+            sound=add(old.sound, done & settled.sound),
+            present=add(old.present, present),
+            penalty_change=add(old.penalty_change, jnp.where(done, settled.penalty_change, 0)),
+            rows=old.rows + jnp.sum(jnp.where(done, carry.rows, 0)),
+            trips=old.trips,
+        )
+        return Store(rows, Ledger(entries, tally))
+
+    def settle(self, job: solves.Job, carry: solves.Carry) -> Settled:
+        """What comes of one client's solve."""
+        client, row, task = job.task.client, dict(job.task.row), job.task
+        algorithm, exchange, round, run_round = self.parts(task.run, client.id)
+        memories = row.pop(MEMORIES, {})
+        z, sent = self.server_params(job), self.of_run(self.sent, task.run)
+        present = task.absent == PRESENT
+        sound = present & trees.all_finite(carry.params) & (carry.stop_code != StopReason.FAILED.code)
+        start = z if job.subproblem.start is None else job.subproblem.start
+        code = jnp.where(sound, carry.stop_code, jnp.where(present, StopReason.FAILED.code, task.absent))
+        gradients = carry.rows + carry.search_samples
+        u = trees.where(sound, carry.params, start)
+        out = Outcome(u, z, sound, code, jnp.bool_(False), gradients, self.layout.floats)
+        out = exchange.receive(out, memories, client, run_round)
+
+        center = z if job.subproblem.center is None else job.subproblem.center
+        gap, movement = _distance(out.params, center, self.dtype), jnp.full((), jnp.nan, self.dtype)
+        if job.subproblem.previous is not None:
+            movement = _distance(out.params, job.subproblem.previous, self.dtype)
+        steps = carry.epoch * algorithm.local.steps_per_epoch(client.size)
+        solution = Solution(out.params, steps, carry.epoch, gap, movement, measured=~out.clipped)
+        message, new = algorithm.reply(sent, row, solution, client, round)
+        message, new_memories = exchange.transform(message, memories, client, run_round)
+        # A client that failed, or of which nothing came, keeps its row.
+        new, new_memories = trees.where(out.ok, (new, new_memories), (row, memories))
+        kept = exchange.remember(new_memories, out.stop_code)
+        entry = self.entry(job, carry, out, gap, movement, new)
+        change = jnp.zeros((), self.dtype)
+        if "penalties" in row:
+            change = ((new["penalties"] - row["penalties"]) / client.population).astype(self.dtype)
+        return Settled(message, new | ({MEMORIES: kept} if kept else {}), entry, out.ok, sound, change)
+
+    def entry(
+        self, job: solves.Job, carry: solves.Carry, out: Outcome, gap: Array, movement: Array, new: dict[str, Any]
+    ) -> Solves:
+        """The solve in the records."""
+        nan, present = jnp.full((), jnp.nan, self.dtype), job.task.absent == PRESENT
+        penalty = nan if job.subproblem.penalty is None else job.subproblem.penalty
+        sigma = job.criterion.sigma(solves.progress(job, carry))
+        return Solves(
+            epochs=carry.epoch,
+            max_epochs=job.solver.max_epochs,
+            gradient_samples=out.gradients,
+            criterion_samples=carry.criterion_samples,
+            reference_residual=jnp.where(present, carry.reference_residual, nan),
+            final_residual=jnp.where(present, carry.residual, nan),
+            sigma=jnp.where(present, sigma, nan),
+            consensus_gap=jnp.where(out.ok, gap, nan),
+            movement=jnp.where(out.ok, movement, nan),
+            penalty=penalty,
+            new_penalty=new.get("penalties", penalty),
+            stop_code=out.stop_code.astype(jnp.int8),
+        )
+
+
+def _distance(one: Any, other: Any, dtype: Any) -> Array:
+    return optax.tree.norm(optax.tree.sub(one, other)).astype(dtype)
+
+
+def _put(stack: Any, places: Array, which: Array, values: Any) -> Any:
+    """The stack with lanes' values at their places, of those lanes that `which` says."""
+
+    def put(leaf: Array, new: Array) -> Array:
+        beyond = jnp.where(which, places, leaf.shape[0])
+        return leaf.at[beyond].set(new.astype(leaf.dtype), mode="drop", wrap_negative_indices=False)
+
+    return jax.tree.map(put, stack, values)
+
+
+def _add(total: Array, values: Array, runs: Array | None) -> Array:
+    """The total with all lanes' values, each to its run's."""
+    values = values.astype(total.dtype)
+    return total + jnp.sum(values) if runs is None else total.at[runs].add(values)
+
+
+def _add_messages(total: RunningSum, weights: Array, messages: Any, runs: Array | None) -> RunningSum:
+    if runs is None:
+        return total.add(weighted(weights, messages))
+
+    def add(high: Array, message: Array) -> Array:
+        share = weights.astype(high.dtype).reshape(-1, *[1] * (message.ndim - 1))
+        return high.at[runs].add(share * message.astype(high.dtype))
+
+    return RunningSum(jax.tree.map(add, total.high, messages), total.low)
+
+
+def gather_ledger(ledger: Ledger, number: int) -> tuple[Ledger, Array]:
+    """All devices' ledgers as one, and the most trips that any of them did."""
+    if number == 1:
+        return ledger, ledger.tally.trips
+    entries = devices.gathered(ledger.solves, number)
+    tally = dataclasses.replace(ledger.tally, messages=ledger.tally.messages.value)
+    each = devices.each_one(ledger.tally.trips, number)
+    tally, each = devices.summed((tally, each))
+    tally = dataclasses.replace(tally, messages=RunningSum.of(tally.messages))
+    return Ledger(entries, tally), jnp.max(each)
+
+
+class ServerState(NamedTuple):
+    """The server's part of a state."""
+
+    params: Any
+    server: Any
+    penalty_mean: RunningSum
+
+
+def aggregate(setup: Setup, before: ServerState, tally: Tally, number: Array) -> tuple[ServerState, Array, Array]:
+    """The server after a round of one run: (state, whether it is finite, whether its sums are worn)."""
+    algorithm, came = setup.algorithm, tally.count > 0
+    received = Received(tally.messages.value, tally.weight, tally.count)
+    new = algorithm.aggregate(before.params, before.server, received, _server_round(setup, number))
+    params, server = trees.where(came, new, (before.params, before.server))  # without any message it stays as it was
+    mean = before.penalty_mean.add(tally.penalty_change)
+    solved = (tally.sound > 0) | (tally.present == 0)
+    worn = algorithm.worn(server) if isinstance(algorithm, RenewableSums) else jnp.bool_(False)
+    return ServerState(params, server, mean), solved & trees.all_finite(params), worn
+
+
+def info_of(ledger: Ledger, longest: Array, after: ServerState, finite: Array, worn: Array) -> RoundInfo:
+    """What is told of the round."""
+    tally = ledger.tally
+    return RoundInfo(ledger.solves, tally.trips, longest, tally.rows, after.penalty_mean.value, finite, worn)
+
+
+def _server_round(setup: Setup, number: Array) -> Round:
+    key = jax.random.fold_in(setup.key, _SERVER_STREAM)
+    return Round(number, jax.random.fold_in(key, number))

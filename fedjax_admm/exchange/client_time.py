@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from ..core import checks
 from ..core.record import record
-from ..core.vocabulary import Solves, StopReason
+from ..core.vocabulary import Client, Round, Solves, StopReason
+from .stage import Memory, Outcome, Stage
 
 
 @record
-class ClientTime:
+class ClientTime(Stage):
     """How fast clients are, and how long the server waits.
 
     gradients_per_second: per-example gradients that a client computes a second, a number or one per client [clients].
@@ -59,6 +61,15 @@ class ClientTime:
         if self.floats_per_second is None:
             return computing
         return computing + floats / _of_clients(self.floats_per_second, ids)
+
+    def receive(self, outcome: Outcome, memory: Memory, client: Client, round: Round) -> Outcome:
+        if self.deadline is None:
+            return outcome
+        deadline = jnp.asarray(self.deadline)
+        gradients, floats = (jnp.asarray(x).astype(deadline.dtype) for x in (outcome.gradients, outcome.floats))
+        late = outcome.ok & (self.seconds(client.id, gradients, floats) > deadline)
+        code = jnp.where(late, StopReason.LATE.code, outcome.stop_code)
+        return outcome._replace(ok=outcome.ok & ~late, stop_code=code)
 
     def round_seconds(self, ids: np.ndarray, solves: Solves, floats_down: int, floats_up: int) -> float:
         """How long the round of clients `ids` [cohort] took."""

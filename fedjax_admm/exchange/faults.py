@@ -1,8 +1,8 @@
 """Faults that any algorithm can be run with: clients that drop out or send rubbish, and a server that defends itself.
 
-A round asks twice: before the solves, who is away (`Faults.away`), and after them, what the server received
-(`Faults.received`). All draws depend on the seed, the round and the client alone, so neither lanes nor devices nor
-where the rows live change who fails.
+A round asks twice: before a client's solve, whether it is there (`absent`), and after it, what the server takes of it
+(`receive`). All draws depend on the seed, the round and the client alone, so neither lanes nor devices nor where the
+rows live change who fails.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 import optax
 from jax import Array
 
-from ..core import checks, randomness, trees
+from ..core import checks, trees
 from ..core.record import record, static
+from ..core.vocabulary import OFFENCES, Client, Round, StopReason
 from .cohorts import check_cohort
+from .stage import PRESENT, Memory, Outcome, Stage
 
-# Round numbers are below 2^31, so keys folded with these are none of a round's.
-_DROPOUT_STREAM, _NOISE_STREAM = 2**31, 2**31 + 1
 GROSS = 10.0  # times clip_norm: a longer update is an offence where there is quarantine
 
 
 @record
-class Faults:
+class Faults(Stage):
     """Which clients fail, how, and what the server does about it. What is None is off.
 
     dropout: the probability that a selected client drops out of a round before it does anything; a number, one per
@@ -100,42 +100,56 @@ class Faults:
         if np.ndim(self.dropout) == 2 and rounds > len(self.dropout):
             raise ValueError(f"dropout is a schedule of {len(self.dropout)} rounds, but rounds is {rounds}")
 
-    def away(self, key: Array, round: Array, ids: Array, offences: Array | None) -> tuple[Array, Array]:
-        """Which of clients `ids` drop out of this round, and which are in quarantine, [ids] each and never both."""
-        dropped = quarantined = jnp.zeros(ids.shape, bool)
-        if offences is not None:
-            quarantined = offences >= self.quarantine_after
+    @property
+    def stream(self) -> int:
+        return 2**31
+
+    def of_client(self, id: Array) -> Faults:
+        mine = jax.tree.map(lambda leaf: leaf, self)  # a copy, unchecked
+        if self.dropout is not None and jnp.ndim(self.dropout) == 1:
+            object.__setattr__(mine, "dropout", self.dropout[id])
+        return mine
+
+    def start(self, params: Any, client: Client) -> Memory:
+        return {} if self.quarantine_after is None else {"offences": jnp.int32(0)}
+
+    def absent(self, memory: Memory, client: Client, round: Round) -> Array:
+        code = jnp.int32(PRESENT)
         if self.dropout is not None:
-            probability = jnp.asarray(self.dropout)
-            probability = trees.per_client(probability[round] if probability.ndim == 2 else probability, ids)
-            draws = jax.vmap(lambda key: jax.random.uniform(key, dtype=jnp.float32))
-            dropped = draws(_keys(key, _DROPOUT_STREAM, round, ids)) < probability.astype(jnp.float32)
-        return dropped & ~quarantined, quarantined
+            table = jnp.asarray(self.dropout)
+            probability = table[round.number, client.id] if table.ndim == 2 else table
+            drops = jax.random.uniform(round.key, dtype=jnp.float32) < probability.astype(jnp.float32)
+            code = jnp.where(drops, StopReason.DROPPED.code, code)
+        if self.quarantine_after is not None:
+            code = jnp.where(memory["offences"] >= self.quarantine_after, StopReason.QUARANTINED.code, code)
+        return code
 
-    def received(self, key: Array, round: Array, ids: Array, z: Any, u: Any) -> Received:
-        """What the server has of clients `ids` that solved for `u` [ids, ...]."""
-        corrupted = jnp.zeros(ids.shape, bool)
+    def receive(self, outcome: Outcome, memory: Memory, client: Client, round: Round) -> Outcome:
+        z, u, ok, code = outcome.center, outcome.params, outcome.ok, outcome.stop_code
         if self.corruption is not None:
-            corrupted = jnp.any(ids[:, None] == self.corrupted[None, :], axis=1)
-            send = jax.vmap(CORRUPTIONS[self.corruption].sent, in_axes=(0, None, 0, None))
-            u = trees.where(corrupted, send(_keys(key, _NOISE_STREAM, round, ids), z, u, self.strength), u)
-        update = trees.minus(u, z)
-        accepted = jax.vmap(trees.all_finite)((u, update))
-        clipped = jnp.zeros(ids.shape, bool)
+            corrupted = jnp.any(client.id == self.corrupted)
+            sent = CORRUPTIONS[self.corruption].sent(round.key, z, u, jnp.asarray(self.strength))
+            u = trees.where(corrupted, sent, u)
+            code = jnp.where(ok & corrupted, StopReason.CORRUPTED.code, code)
+        update = optax.tree.sub(u, z)
+        accepted = trees.all_finite((u, update))
+        clipped = jnp.bool_(False)
         if self.clip_norm is not None:
-            shorter, clipped, gross = jax.vmap(clip, in_axes=(0, None))(update, self.clip_norm)
-            u = trees.where(clipped, jax.tree.map(lambda z, d: z[None] + d, z, shorter), u)
+            shorter, clipped, gross = clip(update, self.clip_norm)
+            u = trees.where(clipped, optax.tree.add(z, shorter), u)
             accepted &= ~gross if self.quarantine_after is not None else True
-        return Received(u, corrupted, accepted, clipped)
+        code = jnp.where(ok & ~accepted, StopReason.REJECTED.code, code)
+        ok &= accepted
+        return outcome._replace(
+            params=trees.where(ok, u, outcome.params),
+            ok=ok,
+            stop_code=code,
+            clipped=outcome.clipped | clipped,
+        )
 
-
-class Received(NamedTuple):
-    """What came to the server."""
-
-    params: Any  # [cohort, ...] u, corrupted and clipped; anything where it is not accepted
-    corrupted: Array  # [cohort] bool
-    accepted: Array  # [cohort] bool
-    clipped: Array  # [cohort] bool
+    def remember(self, memory: Memory, stop_code: Array) -> Memory:
+        offence = jnp.isin(stop_code, jnp.asarray([reason.code for reason in OFFENCES], stop_code.dtype))
+        return {name: count + offence.astype(count.dtype) for name, count in memory.items()}
 
 
 class Corruption(NamedTuple):
@@ -189,12 +203,6 @@ def clip(update: Any, most: Array) -> tuple[Any, Array, Array]:
     shorter = optax.tree.cast_like(optax.tree.scale(most / length, direction), update)
     longer = length > most / largest
     return trees.where(longer, shorter, update), longer, length > GROSS * (most / largest)
-
-
-def _keys(key: Array, stream: int, round: Array, ids: Array) -> Array:
-    """Keys [ids] of their own for each stream, round and client."""
-    words = randomness.client_keys(jax.random.fold_in(key, np.uint32(stream)), round, ids)
-    return jax.random.wrap_key_data(words, impl=randomness.KEY_IMPLEMENTATION)
 
 
 def _client_numbers(name: str, value: Any) -> np.ndarray:

@@ -8,23 +8,30 @@ A stage is a `record` that inherits from `Stage` and overrides what it needs:
     transform   after the algorithm's reply: what becomes of the message
     remember    at the end: what it keeps in mind, also of clients whose message did not come
 
-In all of them every number of the stage is the client's own, and `round.key` is a key of its own for each round and
-client. Memories live with the clients' rows, on the device, in host memory or on disk, and are saved with them.
+In all of them every number of the stage is the client's own, and `round.key` is a key of its own for each stage, function,
+round and client. Memories live with the clients' rows, on the device, in host memory or on disk, and are saved with them.
+A stage is given to a run as `simulate(..., exchange=(stage, ...))`; `Faults` and `ClientTime` are stages too, and come
+before those.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from ..core import trees
+from ..algorithms import contract
+from ..core import checks, randomness, trees
 from ..core.record import record
-from ..core.vocabulary import Client, Round
+from ..core.vocabulary import Client, Clients, Round
 
 PRESENT = -1  # in place of a stop code: the client takes part
+MEMORIES = "exchange"  # the clients' rows under this name are the stages'
+MEMBERS = ("name", "stream", "start", "absent", "receive", "transform", "remember", "check", "check_rounds")
 Memory = dict[str, Any]
 
 
@@ -47,6 +54,15 @@ class Stage:
     def name(self) -> str:
         """Under which its memory is kept; no two stages of a run have the same."""
         return type(self).__name__
+
+    @property
+    def stream(self) -> int:
+        """Where its random numbers begin, from 2^31, which no round's number reaches, to 2^32 - 4."""
+        return 2**31 + 4 + zlib.crc32(self.name.encode()) % (2**31 - 8)
+
+    def of_client(self, id: Array) -> Any:
+        """The same with this client's numbers, where it has one per client."""
+        return jax.tree.map(lambda leaf: leaf[id] if jnp.ndim(leaf) == 1 else leaf, self)
 
     def start(self, params: Any, client: Client) -> Memory:
         """What it remembers of a client at first."""
@@ -77,25 +93,27 @@ class Stage:
 
 @record
 class Exchange:
-    """The stages of a run, in their order."""
+    """The stages of a run, in their order. In its functions `round.key` is the run's own key."""
 
     stages: tuple[Any, ...] = ()
 
-    def __post_init__(self) -> None:
-        names = [stage.name for stage in self.stages]
+    @classmethod
+    def of(cls, stages: Any) -> Exchange:
+        """Of stages that a user gave, checked."""
+        stages = tuple(stages) if isinstance(stages, (tuple, list)) else (stages,)
+        for stage in stages:
+            checks.part("exchange", stage, MEMBERS, "records that inherit from fa.Stage")
+            if jax.tree_util.all_leaves([stage]):
+                kind = type(stage).__name__
+                raise ValueError(f"exchange has a {kind}, whose numbers JAX cannot see: write @fa.record above it")
+        names = [stage.name for stage in stages]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"exchange has two stages of the name {twice[0]!r}: give one of them another `name`")
+        return cls(stages)
 
     def of_client(self, id: Array) -> Exchange:
-        """The same with this client's numbers; tables by round, [rounds, clients], stay as they are."""
-
-        def pick(leaf: Any) -> Array:
-            leaf = jnp.asarray(leaf)
-            return leaf[id] if leaf.ndim == 1 else leaf
-
-        return Exchange(
-            tuple(stage.of_client(id) if hasattr(stage, "of_client") else jax.tree.map(pick, stage) for stage in self.stages)
-        )
+        """The same with this client's numbers."""
+        return Exchange(tuple(stage.of_client(id) for stage in self.stages))
 
     def start(self, params: Any, client: Client) -> dict[str, Memory]:
         """Every stage's memory of a client, by the stage's name; stages without one are left out."""
@@ -106,13 +124,15 @@ class Exchange:
         """The stop code of the first stage that keeps the client away, else PRESENT."""
         code = jnp.int32(PRESENT)
         for stage in self.stages:
-            code = jnp.where(code == PRESENT, stage.absent(memories.get(stage.name, {}), client, round), code)
+            mine = stage.absent(memories.get(stage.name, {}), client, _own(stage, 0, client, round))
+            code = jnp.where(code == PRESENT, mine, code)
         return code
 
     def receive(self, outcome: Outcome, memories: dict[str, Memory], client: Client, round: Round) -> Outcome:
         """What the server takes of a client's solve, after all stages."""
         for stage in self.stages:
-            outcome = stage.receive(outcome, memories.get(stage.name, {}), client, round)
+            memory = memories.get(stage.name, {})
+            outcome = stage.receive(outcome, memory, client, _own(stage, 1, client, round))
         return outcome
 
     def transform(
@@ -121,7 +141,8 @@ class Exchange:
         """The message after all stages, and their memories."""
         new = dict(memories)
         for stage in self.stages:
-            message, memory = stage.transform(message, memories.get(stage.name, {}), client, round)
+            memory = memories.get(stage.name, {})
+            message, memory = stage.transform(message, memory, client, _own(stage, 2, client, round))
             if stage.name in memories:
                 new[stage.name] = memory
         return message, new
@@ -129,4 +150,42 @@ class Exchange:
     def remember(self, memories: dict[str, Memory], stop_code: Array) -> dict[str, Memory]:
         """The memories after the client's round."""
         by_name = {stage.name: stage for stage in self.stages}
-        return {name: trees.where(True, by_name[name].remember(m, stop_code), m) for name, m in memories.items()}
+        return {
+            name: _like(by_name[name].remember(memory, stop_code), memory) for name, memory in memories.items()
+        }
+
+
+def check_stages(exchange: Exchange, params: Any, message: Any, clients: Clients) -> None:
+    """Whether the stages keep to what is asked of them, on abstract parameters, a message and clients like these."""
+
+    def once(exchange: Exchange, params: Any, message: Any, clients: Clients) -> None:
+        client = contract.abstract_client(clients)
+        round, zero = contract.abstract_round(client.id), jnp.int32(0)
+        for stage in exchange.of_client(client.id).stages:
+            kind, memory = type(stage).__name__, stage.start(params, client)
+            contract.check_rows(f"{kind}.start", memory)
+            contract.check_number(f"{kind}.absent", stage.absent(memory, client, round), (), "one stop code, or PRESENT")
+            outcome = Outcome(params, params, jnp.bool_(True), zero, jnp.bool_(False), zero, 1)
+            received = stage.receive(outcome, memory, client, round)
+            if not isinstance(received, Outcome):
+                raise ValueError(f"{kind}.receive must return the outcome, changed by _replace, got {received!r}")
+            contract.check_like(f"{kind}.receive: params", received.params, params)
+            changed = contract.check_values(
+                f"{kind}.transform", stage.transform(message, memory, client, round), ("message", "memory")
+            )
+            contract.check_like(f"{kind}.transform: message", changed[0], message)
+            contract.check_like(f"{kind}.transform: memory", changed[1], memory)
+            contract.check_like(f"{kind}.remember", stage.remember(memory, zero), memory)
+
+    jax.eval_shape(once, exchange, contract.shapes_of(params), message, clients)
+
+
+def _like(new: Any, old: Any) -> Any:
+    """The new memory in the old one's dtypes."""
+    return trees.where(jnp.bool_(True), new, old)
+
+
+def _own(stage: Stage, function: int, client: Client, round: Round) -> Round:
+    """The round with a key of its own for this stage, function and client."""
+    key = jax.random.fold_in(round.key, np.uint32(stage.stream + function))
+    return Round(round.number, randomness.client_key(key, round.number, client.id))

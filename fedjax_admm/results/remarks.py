@@ -43,7 +43,7 @@ def fastest(run: RunRecord, client_time: ClientTime | None, algorithm: Any, num_
     here = run.solves.took_place
     if client_time is None or not here.any():
         return None
-    floats = algorithm.floats_down(num_params) + algorithm.floats_up(num_params)
+    floats = 0
     seconds = client_time.seconds(run.cohorts, np.asarray(run.solves.gradient_samples, np.float64), floats)
     return float(np.min(np.asarray(seconds)[here]))
 

@@ -25,8 +25,7 @@ class RunLog:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self._floats_up = sim.algorithm.floats_up(sim.problem.num_params)
-        self._floats_down = sim.algorithm.floats_down(sim.problem.num_params)
+        self._floats_down, self._floats_up = sim.floats
         self._rows: list[dict[str, float]] = []
         self._last: dict[str, float] = {}
         self._unmeasured: dict[str, float] = {}
@@ -52,14 +51,14 @@ class RunLog:
         """Adds loss and metrics to the last row."""
         began = time.perf_counter()
         values = self._sim.evaluate(state)
-        self.add_evaluation(values, lambda: state.server, time.perf_counter() - began)
+        self.add_evaluation(values, lambda: state.penalty_mean, time.perf_counter() - began)
 
-    def add_evaluation(self, values: dict[str, float], server: Callable[[], Any], seconds: float) -> None:
-        """Adds what was evaluated to the last row, or makes the first one, which needs the server's record."""
+    def add_evaluation(self, values: dict[str, float], penalty_mean: Callable[[], Any], seconds: float) -> None:
+        """Adds what was evaluated to the last row, or makes the first one, which needs the penalties' mean."""
         self._last = values
         if not self._rows:
             self._unmeasured = dict.fromkeys(values, np.nan)
-            self._rows.append(self._row(0, penalty_mean=float(self._sim.algorithm.penalty_mean(server()))))
+            self._rows.append(self._row(0, penalty_mean=float(penalty_mean().value)))
         self._rows[-1].update(values, eval_seconds=seconds)
         if not np.isfinite(self._last["loss"]):
             number = len(self._rows) - 1
@@ -88,7 +87,8 @@ class RunLog:
                         np.sum(began) * self._floats_down + (np.sum(began) - unsent) * self._floats_up
                     ),
                     penalty_mean=float(infos.penalty_mean[k]),
-                    lane_efficiency=int(infos.rows[k]) / int(executed[k]) if executed[k] else np.nan,
+                    lane_efficiency=_share(infos.rows[k], executed[k]),
+                    device_efficiency=_share(infos.trips[k], self._sim.devices * infos.longest[k]),
                     seconds=seconds / ran,
                     **{f"{reason}_clients": _count(solves, reason) for reason in self._reasons},
                     **self._simulated(cohorts[k], solves),
@@ -111,7 +111,7 @@ class RunLog:
     def _row(self, round: int, **values: float) -> dict[str, float]:
         start = {
             "round": round, **self._unmeasured, "epochs_mean": 0.0, "gradient_samples": 0, "criterion_samples": 0,
-            "communicated_floats": 0, "penalty_mean": np.nan, "lane_efficiency": np.nan, "seconds": 0.0,
+            "communicated_floats": 0, "penalty_mean": np.nan, "lane_efficiency": np.nan, "device_efficiency": np.nan, "seconds": 0.0,
             "eval_seconds": 0.0, **{f"{reason}_clients": 0 for reason in self._reasons},
         }  # fmt: skip
         if self._sim.client_time is not None:
@@ -121,3 +121,7 @@ class RunLog:
 
 def _count(solves: Solves, reason: StopReason) -> int:
     return int(np.sum(solves.stop_code == reason.code))
+
+
+def _share(part: Any, whole: Any) -> float:
+    return int(part) / int(whole) if whole else np.nan

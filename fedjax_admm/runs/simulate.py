@@ -47,6 +47,7 @@ def simulate(
     execution: Execution | None = None,
     faults: Faults | None = None,
     client_time: ClientTime | None = None,
+    exchange: Any = (),
     progress: bool = True,
     on_round: Callable[[dict[str, float]], Any] | None = None,
     checkpoint_seconds: float = 60.0,
@@ -67,6 +68,7 @@ def simulate(
     execution: lanes, devices, and where the clients' state is kept.
     faults: clients that drop out or send rubbish, and what the server does about it; see `Faults`.
     client_time: how fast clients are, for simulated seconds in the history, and a deadline; see `ClientTime`.
+    exchange: stages of your own between client and server, after those; see `Stage`.
     progress: show a bar in a terminal or notebook, and a line every few seconds elsewhere, on stderr.
     on_round: called with each new row of the history, a dict, for a logger of your own; see `loggers`. Of several
         processes only the first calls it.
@@ -92,7 +94,7 @@ def simulate(
     evaluate_every = int(evaluate_every)
     sim = Simulation(
         problem, algorithm, participation=participation, seed=seed, initial_params=initial_params,
-        execution=execution, faults=faults, client_time=client_time,
+        execution=execution, faults=faults, client_time=client_time, exchange=exchange,
     )  # fmt: skip
     sim.check_rounds(rounds)
     first = processes.is_first()

@@ -10,24 +10,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jax.sharding import Mesh
 
-from ..core import checks, randomness, trees
 from ..algorithms import contract
-from ..engine import processes, population
 from ..algorithms.base import Algorithm
+from ..core import checks, randomness, trees
+from ..core.vocabulary import Solves, State
+from ..engine import placement, processes
+from ..engine.devices import on_one_device
+from ..engine.execution import Execution
+from ..engine.population import Population, StoredClients, init_state, make_population
+from ..engine.population.rows import row_bytes
+from ..engine.rounds import Layout, RoundInfo, Setup
 from ..exchange.client_time import ClientTime
 from ..exchange.cohorts import Cohorts, check_cohort
-from ..exchange.conditions import Conditions
-from ..engine.devices import everywhere, on_one_device, replicated
-from ..problems.evaluation import evaluate
-from ..engine.execution import Execution
 from ..exchange.faults import Faults
-from ..engine.population import StoredClients, StoredPopulation
+from ..exchange.stage import Exchange, check_stages
+from ..problems.evaluation import evaluate
 from ..problems.problem import Problem, check_params
-from ..core.vocabulary import Solves, State
-from ..engine.rounds import RoundInfo
 
 
 class Simulation:
@@ -52,11 +52,12 @@ class Simulation:
     faults: Faults | None
     client_time: ClientTime | None
     rows_per_trip: int
-    order_key: Array
-    cast: Algorithm
+    setup: Setup
+    floats: tuple[int, int]  # that a client receives and sends
     execution: Execution
     mesh: Mesh | None
     width: int
+    placement: str | None
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class Simulation:
         execution: Execution | None = None,
         faults: Faults | None = None,
         client_time: ClientTime | None = None,
+        exchange: Any = (),
     ) -> None:
         if not isinstance(problem, Problem):
             hint = ": pass its .problem" if hasattr(problem, "problem") else ""
@@ -81,20 +83,22 @@ class Simulation:
         self.seed = checks.integer("seed", seed, at_least=0)
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)
         _check_client_axes(algorithm, problem.data.num_clients)
-        for part in (faults, client_time):
-            if part is not None:
-                part.check(problem.data.num_clients)
         self.faults, self.client_time = faults, client_time
+        stages = Exchange.of((*_stages_of(faults, client_time), *Exchange.of(exchange).stages))
+        for part in {id(part): part for part in (faults, client_time, *stages.stages) if part is not None}.values():
+            part.check(problem.data.num_clients)
         self._initial_params = _checked_params(problem, initial_params)
         params = problem.params_shape if initial_params is None else self._initial_params
         dtype = trees.scalar_dtype(params)
-        # The algorithm with its numbers on the device, in the parameters' dtype.
-        self.cast = trees.cast_floats(algorithm, dtype)
-        contract.check_round(self.cast, params, problem.data.num_clients, self.cohorts.size)
+        self._init_key, order_key = jax.random.split(randomness.root_key(self.seed))
+        # The algorithm and the stages with their numbers on the device, in the parameters' dtype.
+        self.setup = Setup(problem, *trees.cast_floats((algorithm, stages), dtype), order_key)
+        clients = contract.abstract_clients(problem.data.num_clients, params)
+        sent, message = contract.check_round(self.setup.algorithm, params, clients)
+        check_stages(self.setup.exchange, params, message, clients)
+        self.floats = contract.count_floats(sent), contract.count_floats(message)
         self.rows_per_trip = algorithm.local.rows_per_trip(np.asarray(problem.data.sizes))
         self.use(execution or Execution())
-        self._init_key, self.order_key = jax.random.split(randomness.root_key(self.seed))
-        self._conditions = Conditions.of(faults, client_time, dtype)
 
     def use(self, execution: Execution, folder: Path | None = None) -> None:
         """Chooses lanes, devices, and where the clients' rows live; `folder` is for those on disk."""
@@ -104,67 +108,55 @@ class Simulation:
                 'use population="device", whose rows are split over all devices'
             )
         self.execution, self._folder = execution, folder
-        self._stored_population: StoredPopulation | None = None
+        self._made_population: Population | None = None
         self.mesh = execution.devices(self.cohorts.size)
-        devices = 1 if self.mesh is None else self.mesh.size
-        self.width = execution.width(self.cohorts.size, devices, self.problem, self.rows_per_trip)
-        self._placed: tuple[tuple[Problem, Algorithm], Conditions | None] | None = None
+        self.width = execution.width(self.cohorts.size, self.devices, self.problem, self.rows_per_trip)
+        self.placement = None
+        if execution.population == "device":
+            keeps_rows = row_bytes(self.shapes().clients) > 0
+            number = self.problem.data.num_clients
+            self.placement = placement.choose(execution.placement, self.mesh, number, keeps_rows)
 
     @property
-    def _stored(self) -> StoredPopulation | None:
-        """The population, if it is not on the devices; made at the first use."""
-        kind = self.execution.population
-        if kind != "device" and self._stored_population is None:
-            shapes = self.shapes()
-            self._stored_population = StoredPopulation(kind, self.problem, self.cast, shapes, self._folder)
-        return self._stored_population
+    def devices(self) -> int:
+        """How many share the cohort."""
+        return 1 if self.mesh is None else self.mesh.size
 
     @property
-    def _on_devices(self) -> tuple[Problem, Algorithm]:
-        """The problem and the algorithm where rounds need them; placed at the first use."""
-        return self._everything_on_devices()[0]
+    def layout(self) -> Layout:
+        """How a device works."""
+        row = row_bytes(self.shapes().clients)
+        share = placement.share_of_block(self.cohorts.size, self.devices, self.width, row)
+        return Layout(self.width, self.rows_per_trip, self.devices, share, sum(self.floats))
 
-    def _everything_on_devices(self) -> tuple[tuple[Problem, Algorithm], Conditions | None]:
-        if self._placed is None:
-            problem = self.problem if self.mesh is None else replicated(self.problem, self.mesh)
-            algorithm, conditions = replicated((self.cast, self._conditions), self.mesh)
-            self._placed = (problem, algorithm), conditions
-        return self._placed
+    @property
+    def population(self) -> Population:
+        """Where the clients' rows live; made at the first use."""
+        if self._made_population is None:
+            self._made_population = make_population(
+                self.execution.population, self.setup, self.shapes(), self.layout, self.mesh, self.placement,
+                self._folder,
+            )  # fmt: skip
+        return self._made_population
 
     def resolved(self) -> dict[str, Any]:
         """How it runs, as JSON can hold it."""
         return {
             "lanes": self.width,
             "cohort": self.cohorts.size,
-            "devices": 1 if self.mesh is None else self.mesh.size,
+            "devices": self.devices,
             "population": self.execution.population,
+            "placement": self.placement,
             "platform": jax.default_backend(),
         }
 
     def init(self) -> State:
         """The state before the first round."""
-        if self._stored is not None:
-            return self._on_mesh(self._stored.init(self._first_params()))
-        if self.mesh is None:
-            return self.init_on_one_device()
-        # Where it is to be from the start: everyone's rows may be too much for one device.
-        places = population.shardings(self.shapes(), self.mesh)
-        (problem, algorithm), conditions = self._everything_on_devices()
-        params = self._first_params()
-        # By one device, as a stored population's: sums over all clients that devices share are rounded in another way.
-        server = everywhere(population.init_server(self.problem, self.cast, params), self.mesh)
-        start = jax.jit(population.init_state, out_shardings=places)
-        state = start(problem, algorithm, everywhere(params, self.mesh), conditions)
-        return dataclasses.replace(state, server=server)
-
-    def _on_mesh(self, state: State) -> State:
-        """What of a stored population's state is on the devices, on all of them: as rounds return it."""
-        params, server = everywhere((state.params, state.server), self.mesh)
-        return dataclasses.replace(state, params=params, server=server)
+        return self.population.init(self._first_params())
 
     def init_on_one_device(self) -> State:
         """The same with everyone's rows, wherever the population is to live."""
-        return population.init_state(self.problem, self.cast, self._first_params(), self._conditions)
+        return init_state(self.setup, self._first_params())
 
     def _first_params(self) -> Any:
         params = self._initial_params
@@ -177,30 +169,23 @@ class Simulation:
     def shapes(self) -> State:
         """The shapes and dtypes of the state with all clients' rows."""
         params = self.problem.params_shape if self._initial_params is None else self._initial_params
-        return jax.eval_shape(population.init_state, self.problem, self.cast, params, self._conditions)
+        return jax.eval_shape(init_state, self.setup, params)
 
     def saved(self, state: State) -> State:
         """The state as a checkpoint keeps it: arrays alone."""
-        return state if self._stored is None else self._stored.saved(state)
+        return self.population.saved(state)
 
     def was_saved(self, state: State) -> None:
         """To be called once a checkpoint has what `saved` returned."""
-        if self._stored is not None:
-            self._stored.was_saved(state)
+        self.population.was_saved(state)
 
     def saved_shape(self) -> State:
         """The structure of what `saved` returns, with its shardings."""
-        shapes = self.shapes() if self._stored is None else self._stored.saved_shape()
-        if self.mesh is None or self._stored is not None:
-            return shapes
-        places = population.shardings(shapes, self.mesh)
-        return jax.tree.map(lambda s, place: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), shapes, places)
+        return self.population.saved_shape()
 
     def restored(self, saved: State) -> State:
         """The state that `saved` was made from."""
-        if self._stored is None:
-            return saved
-        return self._on_mesh(self._stored.restored(saved, self._first_params()))
+        return self.population.restored(saved, self._first_params())
 
     def round(self, state: State, cohort: Any = None) -> tuple[State, Solves]:
         """One round: the next state and this round's solves [cohort].
@@ -212,8 +197,8 @@ class Simulation:
         """
         _check_state(state)
         number = int(state.round)
-        if self.faults is not None:
-            self.faults.check_rounds(number + 1)
+        for stage in self.setup.exchange.stages:
+            stage.check_rounds(number + 1)
         known = self.problem.data.num_clients
         cohort = self.cohorts[number] if cohort is None else check_cohort(cohort, known)
         state, infos, _ = self.run_rounds(state, cohort[None], 1)
@@ -222,32 +207,14 @@ class Simulation:
     def check_rounds(self, rounds: int) -> None:
         """Cohorts or faults that are given round by round must reach to the last."""
         self.cohorts.check_rounds(rounds)
-        if self.faults is not None:
-            self.faults.check_rounds(rounds)
+        for stage in self.setup.exchange.stages:
+            stage.check_rounds(rounds)
 
     def run_rounds(
         self, state: State, cohorts: np.ndarray, count: int, wait: Callable[[Any], Any] = jax.device_get
     ) -> tuple[State, RoundInfo, Any]:
-        """The first `count` rounds with `cohorts` [rounds, cohort]. See `population.device_rounds`."""
-        (problem, algorithm), conditions = self._everything_on_devices()
-        if self._stored is not None:
-            upcoming = self.cohorts.after(int(state.round) + count)
-            return self._stored.run(
-                (problem, algorithm), conditions, state, self.order_key, cohorts[:count], upcoming, wait,
-                width=self.width, rows_per_trip=self.rows_per_trip, mesh=self.mesh,
-            )  # fmt: skip
-        return population.device_rounds(
-            problem,
-            algorithm,
-            state,
-            self.order_key,
-            jnp.asarray(cohorts),
-            jnp.int32(count),
-            width=self.width,
-            rows_per_trip=self.rows_per_trip,
-            mesh=self.mesh,
-            conditions=conditions,
-        )
+        """The first `count` rounds with `cohorts` [rounds, cohort]. See `Population.run`."""
+        return self.population.run(state, cohorts, count, self.cohorts.after(int(state.round) + count), wait)
 
     def evaluate(self, state: State) -> dict[str, float]:
         """The global loss and the metrics at the state's parameters."""
@@ -272,6 +239,12 @@ def check_conditions(faults: Any, client_time: Any) -> None:
         raise ValueError(f"faults must be a fedjax_admm.Faults, got {faults!r}")
     if client_time is not None and not isinstance(client_time, ClientTime):
         raise ValueError(f"client_time must be a fedjax_admm.ClientTime, got {client_time!r}")
+
+
+def _stages_of(faults: Faults | None, client_time: ClientTime | None) -> tuple[Any, ...]:
+    """Those of the two that can change a round, in the order in which they do."""
+    stages = (client_time,) if client_time is not None and client_time.deadline is not None else ()
+    return (*stages, faults) if faults is not None and faults.any else stages
 
 
 def _check_client_axes(algorithm: Algorithm, num_clients: int) -> None:

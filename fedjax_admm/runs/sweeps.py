@@ -6,6 +6,7 @@ Together their clients are one queue, and they share the data, the compiled prog
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,17 +18,23 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
-from ..core import checks, trees
 from ..algorithms.base import Algorithm
+from ..core import checks, trees
+from ..core.vocabulary import State
+from ..engine import placement, renewal
 from ..engine.devices import everywhere, on_one_device, replicated
-from ..problems.evaluation import evaluate_many
 from ..engine.execution import Execution
+from ..engine.population.device import work_off_dealt
+from ..engine.population.rows import row_bytes
+from ..engine.rounds import (
+    Layout, Ledger, Queue, RoundInfo, ServerState, Setup, Store, Tally, aggregate, broadcast, empty_ledger,
+    expected_work, gather_ledger, info_of, remembered_epochs, work_off,
+)  # fmt: skip
+from ..problems.evaluation import evaluate_many
+from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
 from .interrupts import Interrupted, Interrupts
-from ..problems.problem import Problem
 from .progress import Progress
-from ..core.vocabulary import State
-from ..engine.rounds import RoundInfo, sweep_round
 from .run_log import RunLog
 from .simulate import MOST_ROUNDS_A_DISPATCH
 from .simulation import Simulation
@@ -118,7 +125,7 @@ def _evaluate(problem: Problem, states: State, logs: Sequence[_Log]) -> None:
     states = on_one_device(states)
     values = evaluate_many(problem, states.params)
     for r, log in enumerate(logs):
-        log.add_evaluation(values[r], partial(trees.take, states.server, r), time.perf_counter() - began)
+        log.add_evaluation(values[r], partial(trees.take, states.penalty_mean, r), time.perf_counter() - began)
 
 
 def _result(r: int, log: _Log, states: State, cohorts: np.ndarray, solves: Any) -> Result:
@@ -160,19 +167,18 @@ class _Sweep:
         first = sims[0]
         if first.execution.population != "device":
             raise ValueError(f"population must be 'device' for runs at once, got {first.execution.population!r}")
-        share = len(sims) * first.cohorts.size
-        self._mesh = first.execution.devices(share)
+        jobs = len(sims) * first.cohorts.size
+        self._mesh = first.execution.devices(jobs)
         devices = 1 if self._mesh is None else self._mesh.size
-        self._static = {
-            "width": first.execution.width(share, devices, first.problem, first.rows_per_trip),
-            "rows_per_trip": first.rows_per_trip,
-            "mesh": self._mesh,
-        }
+        width = first.execution.width(jobs, devices, first.problem, first.rows_per_trip)
+        share = placement.share_of_block(jobs, devices, width, row_bytes(first.shapes().clients))
+        self._layout = Layout(width, first.rows_per_trip, devices, share, sum(first.floats))
         for sim in sims:
-            sim.width = self._static["width"]  # what the history's lane efficiency refers to
-        stacked = _stack([sim.cast for sim in sims])
-        self._problem, self._algorithms = replicated((first.problem, stacked), self._mesh)
-        self._keys, self._sims = _stack([sim.order_key for sim in sims]), sims
+            sim.width = width  # what the history's lane efficiency refers to
+        stacked = _stack([(sim.setup.algorithm, sim.setup.exchange) for sim in sims])
+        problem, (algorithms, exchanges) = replicated((first.problem, stacked), self._mesh)
+        self._setup = Setup(problem, algorithms, exchanges, _stack([sim.setup.key for sim in sims]))
+        self._sims = sims
 
     def init(self) -> State:
         """The states [runs, ...] before the first round."""
@@ -183,7 +189,7 @@ class _Sweep:
         count = cohorts.shape[1]
         padded = np.concatenate([cohorts, np.repeat(cohorts[:, -1:], most - count, axis=1)], axis=1)
         states, infos = _rounds(
-            self._problem, self._algorithms, states, self._keys, jnp.asarray(padded), jnp.int32(count), **self._static
+            self._setup, states, jnp.asarray(padded), jnp.int32(count), layout=self._layout, mesh=self._mesh
         )
         return states, jax.tree.map(lambda leaf: leaf[:, :count], wait(infos))
 
@@ -192,45 +198,77 @@ def _stack(trees: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
-@partial(jax.jit, static_argnames=("width", "rows_per_trip", "mesh"), donate_argnames=("states",))
+@partial(jax.jit, static_argnames=("layout", "mesh"), donate_argnames=("states",))
 def _rounds(
-    problem: Problem,
-    algorithms: Algorithm,
-    states: State,
-    keys: Array,
-    cohorts: Array,
-    count: Array,
-    *,
-    width: int,
-    rows_per_trip: int,
-    mesh: Mesh | None,
+    setup: Setup, states: State, cohorts: Array, count: Array, *, layout: Layout, mesh: Mesh | None
 ) -> tuple[State, RoundInfo]:
     """The first `count` rounds with `cohorts` [runs, rounds, cohort]: the states and infos [runs, rounds, ...]."""
-    devices = 1 if mesh is None else mesh.size
 
-    def rounds(problem: Problem, algorithms: Any, states: State, keys: Array, cohorts: Array, count: Array) -> Any:
+    def rounds(setup: Setup, states: State, cohorts: Array, count: Array) -> Any:
         runs, most, size = cohorts.shape
         room = trees.repeat(RoundInfo.empty(most, size, trees.scalar_dtype(states.params)), runs)
 
         def body(loop: tuple) -> tuple:
             done, states, infos = loop
-            ids = cohorts[:, done]
-            rows = jax.vmap(trees.take)(states.clients, ids)
-            last = jax.vmap(trees.take)(states.last_epochs, ids)
-            params, servers, rows, info = sweep_round(
-                problem, algorithms, states.params, states.server, rows, ids, last, keys, states.round[0],
-                width, rows_per_trip, devices,
-            )  # fmt: skip
-            put = jax.vmap(lambda leaf, ids, new: leaf.at[ids].set(new))
-            clients = jax.tree.map(lambda leaf, new: put(leaf, ids, new), states.clients, rows)
-            last_epochs = put(states.last_epochs, ids, jnp.maximum(info.solves.epochs, 1))
+            states, info = _one_round(setup, states, cohorts[:, done], layout)
             infos = jax.tree.map(lambda room, new: room.at[:, done].set(new.astype(room.dtype)), infos, info)
-            return done + 1, State(states.round + 1, params, servers, clients, last_epochs), infos
+            return done + 1, states, infos
 
         return lax.while_loop(lambda loop: loop[0] < count, body, (jnp.int32(0), states, room))[1:]
 
     if mesh is None:
-        return rounds(problem, algorithms, states, keys, cohorts, count)
+        return rounds(setup, states, cohorts, count)
     same = PartitionSpec()
-    shared = jax.shard_map(rounds, mesh=mesh, in_specs=(same,) * 6, out_specs=same, check_vma=False)
-    return shared(problem, algorithms, states, keys, cohorts, count)
+    shared = jax.shard_map(rounds, mesh=mesh, in_specs=(same,) * 4, out_specs=same, check_vma=False)
+    return shared(setup, states, cohorts, count)
+
+
+def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> tuple[State, RoundInfo]:
+    """A round of every run with `cohorts` [runs, cohort]. All jobs are in one queue: lanes that a short run leaves go on
+    with another's."""
+    runs, size = cohorts.shape
+    number, clients = states.round[0], setup.problem.data.num_clients
+    each = (setup.algorithm, setup.exchange, setup.key)
+
+    def of_run(algorithm: Any, exchange: Any, key: Any) -> Setup:
+        return Setup(setup.problem, algorithm, exchange, key)
+
+    sent = jax.vmap(lambda each, z, server: broadcast(of_run(*each), z, server, number))(
+        each, states.params, states.server
+    )
+    last_epochs = jax.vmap(trees.take)(states.last_epochs, cohorts)
+    ids, run = cohorts.reshape(-1), jnp.repeat(jnp.arange(runs, dtype=jnp.int32), size)
+    order = jnp.argsort(-expected_work(setup.problem, ids, last_epochs.reshape(-1)))
+    queue = Queue(ids, run * clients + ids, order, jnp.int32(runs * size), run)
+    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states.clients)
+    store = Store(rows, _empty_ledger(of_run(*trees.take(each, 0)), trees.take(states.params, 0), runs, size))
+    work = partial(work_off, setup, layout, states.params, sent, number)
+    if layout.devices == 1:
+        ordered = Queue(ids[order], queue.addresses[order], order, queue.count, run[order])
+        rows, ledger = work(ordered, store)
+    else:
+        rows, ledger = work_off_dealt(work, layout, queue, store, split=False)
+    rows = jax.tree.map(lambda leaf, old: leaf.reshape(old.shape), rows, states.clients)
+    ledger, longest = gather_ledger(ledger, layout.devices)
+    shared = {name: jnp.broadcast_to(getattr(ledger.tally, name), (runs,)) for name in ("rows", "trips")}
+    tallies = dataclasses.replace(ledger.tally, **shared)
+    solves = jax.tree.map(lambda leaf: leaf.reshape(cohorts.shape), ledger.solves)
+
+    def settle(each: Any, before: ServerState, tally: Tally, solves: Any) -> Any:
+        after, finite, worn = aggregate(of_run(*each), before, tally, number)
+        return after, info_of(Ledger(solves, tally), longest, after, finite, worn)
+
+    before = ServerState(states.params, states.server, states.penalty_mean)
+    after, info = jax.vmap(settle)(each, before, tallies, solves)
+    after = renewal.renew_many(setup, after, rows, info.renewed)
+    epochs = jax.vmap(lambda all, ids, new: all.at[ids].set(new))(
+        states.last_epochs, cohorts, remembered_epochs(last_epochs, info.solves)
+    )
+    return State(states.round + 1, after.params, after.server, rows, epochs, after.penalty_mean), info
+
+
+def _empty_ledger(setup: Setup, params: Any, runs: int, cohort: int) -> Ledger:
+    """The ledger of all runs: their solves in one row, sums [runs, ...], rows and trips of all together."""
+    solves, tally = empty_ledger(setup, params, runs * cohort)
+    sums = trees.repeat(tally, runs)
+    return Ledger(solves, dataclasses.replace(sums, rows=tally.rows, trips=tally.trips))

@@ -1,7 +1,67 @@
 """Where the clients' stacked state lives: on the devices, in host memory or in a file."""
 
-from .device import device_rounds, init_state, shardings
-from .rows import StoredClients
-from .stored import StoredPopulation, init_server
+from __future__ import annotations
 
-__all__ = ["StoredClients", "StoredPopulation", "device_rounds", "init_server", "init_state", "shardings"]
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from jax.sharding import Mesh
+
+from ...core.vocabulary import State
+from ..rounds import Layout, RoundInfo, Setup
+from .device import DevicePopulation, device_rounds
+from .rows import StoredClients
+from .start import init_state
+from .stored import StoredPopulation
+
+__all__ = [
+    "DevicePopulation", "Population", "StoredClients", "StoredPopulation", "device_rounds", "init_state",
+    "make_population",
+]  # fmt: skip
+
+
+class Population(Protocol):
+    """What a simulation asks of it."""
+
+    def init(self, params: Any) -> State:
+        """z^0, and every client at its start."""
+        ...
+
+    def run(
+        self, state: State, cohorts: np.ndarray, count: int, upcoming: np.ndarray | None, wait: Callable[[Any], Any]
+    ) -> tuple[State, RoundInfo, Any]:
+        """The first `count` rounds with `cohorts` [rounds, cohort]: the state, the infos, and how many were done."""
+        ...
+
+    def saved(self, state: State) -> State:
+        """The state as a checkpoint keeps it: arrays alone."""
+        ...
+
+    def was_saved(self, state: State) -> None:
+        """A checkpoint has what `saved` returned."""
+        ...
+
+    def saved_shape(self) -> State:
+        """The structure of what `saved` returns."""
+        ...
+
+    def restored(self, saved: State, first_params: Any) -> State:
+        """The state that `saved` was made from."""
+        ...
+
+
+def make_population(
+    kind: str,
+    setup: Setup,
+    shapes: State,
+    layout: Layout,
+    mesh: Mesh | None,
+    placement: str | None,
+    folder: Path | None,
+) -> Population:
+    """The population of a kind, "device", "host" or "disk"."""
+    if kind == "device":
+        return DevicePopulation(setup, shapes, layout, mesh, placement)
+    return StoredPopulation(kind, setup, shapes, layout, mesh, folder)

@@ -1,62 +1,118 @@
-"""Where the clients' stacked state lives: on the devices, with rounds between a gather and a scatter of it."""
+"""Clients' rows on the devices: rounds, several of them in one call, that read and write them in place."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ...algorithms.base import Algorithm
 from ...core import trees
 from ...core.vocabulary import State
-from ...exchange.conditions import Conditions
-from ...problems.problem import Problem
-from ..devices import AXIS, gathered
-from ..rounds import RoundInfo, clients_of, cohort_round
+from .. import placement as placements
+from .. import renewal
+from ..devices import AXIS, as_bits, dealt, everywhere, from_bits
+from ..rounds import (
+    Layout, Ledger, Queue, RoundInfo, ServerState, Setup, Store, aggregate, broadcast, empty_ledger, expected_work,
+    gather_ledger, info_of, remembered_epochs, work_off,
+)  # fmt: skip
+from .start import first_server, init_state
 
 
-@partial(jax.jit, static_argnames=("width", "rows_per_trip", "mesh"), donate_argnames=("state",))
+class DevicePopulation:
+    """A population whose rows are on the devices."""
+
+    def __init__(self, setup: Setup, shapes: State, layout: Layout, mesh: Mesh | None, placement: str | None) -> None:
+        self._setup, self._shapes, self._layout, self._mesh = setup, shapes, layout, mesh
+        self._placement = placement
+        self._placed: Setup | None = None
+
+    @property
+    def placed(self) -> Setup:
+        """The setup where rounds need it; placed at the first use."""
+        if self._placed is None:
+            self._placed = placements.place(self._setup, self._mesh, self._placement)
+        return self._placed
+
+    def init(self, params: Any) -> State:
+        """z^0, and every client at its start."""
+        if self._mesh is None:
+            return init_state(self._setup, params)
+        # Where it is to be from the start: everyone's rows may be too much for one device.
+        start = jax.jit(init_state, out_shardings=shardings(self._shapes, self._mesh))
+        state = start(self._setup, params)
+        # By one device, as a stored population's: sums over all clients that devices share are rounded in another way.
+        first = everywhere(first_server(self._setup, params), self._mesh)
+        return dataclasses.replace(state, **first._asdict())
+
+    def run(
+        self, state: State, cohorts: np.ndarray, count: int, upcoming: Any, wait: Callable[[Any], Any]
+    ) -> tuple[State, RoundInfo, Any]:
+        """The first `count` of the rounds with `cohorts` [rounds, cohort]; their infos may be under way."""
+        layout, mesh, placement = self._layout, self._mesh, self._placement
+        ids, number = jnp.asarray(cohorts), jnp.int32(count)
+        return device_rounds(self.placed, state, ids, number, layout=layout, mesh=mesh, placement=placement)
+
+    def saved(self, state: State) -> State:
+        """The state as a checkpoint keeps it."""
+        return state
+
+    def was_saved(self, state: State) -> None:
+        """A checkpoint has what `saved` returned."""
+
+    def saved_shape(self) -> State:
+        """The structure of what `saved` returns, with its shardings."""
+        if self._mesh is None:
+            return self._shapes
+        places = shardings(self._shapes, self._mesh)
+        return jax.tree.map(lambda s, at: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=at), self._shapes, places)
+
+    def restored(self, saved: State, first_params: Any) -> State:
+        """The state that `saved` was made from."""
+        return saved
+
+
+@partial(jax.jit, static_argnames=("layout", "mesh", "placement"), donate_argnames=("state",))
 def device_rounds(
-    problem: Problem,
-    algorithm: Algorithm,
+    setup: Setup,
     state: State,
-    key: Array,
     cohorts: Array,
     count: Array,
     *,
-    width: int,
-    rows_per_trip: int,
+    layout: Layout,
     mesh: Mesh | None = None,
-    conditions: Conditions | None = None,
+    placement: str | None = None,
 ) -> tuple[State, RoundInfo, Array]:
     """The first `count` of the rounds with these `cohorts` [rounds, cohort], on a stacked state on the devices.
 
     Ends early after a round that leaves something not finite. Returns the state, the rounds' infos [rounds, ...]
     and how many rounds were done.
     """
-    rounds = partial(_rounds, width=width, rows_per_trip=rows_per_trip, devices=1 if mesh is None else mesh.size)
     if mesh is None:
-        return rounds(problem, algorithm, state, key, cohorts, count, conditions, split=False)
+        return _rounds(setup, state, cohorts, count, layout=layout, placement=None, split=False)
     same, kept = PartitionSpec(), state_specs(state, mesh)
     shared = jax.shard_map(
-        partial(rounds, split=kept.clients != same),
+        partial(_rounds, layout=layout, placement=placement, split=kept.clients != same),
         mesh=mesh,
-        in_specs=(same, same, kept, same, same, same, same),
+        in_specs=(placements.specs(setup, placement), kept, same, same),
         out_specs=(kept, same, same),
         check_vma=False,  # the lanes loop has device-varying lengths
     )
-    return shared(problem, algorithm, state, key, cohorts, count, conditions)
+    return shared(setup, state, cohorts, count)
 
 
 def state_specs(state: State, mesh: Mesh) -> Any:
     """How a state lies on a mesh: the clients' rows are split if they can be split evenly, all else is everywhere."""
     same = PartitionSpec()
     split = PartitionSpec(AXIS) if state.last_epochs.shape[0] % mesh.size == 0 else same
-    return State(round=same, params=same, server=same, clients=split, last_epochs=same, offences=same)  # pyright: ignore[reportArgumentType]
+    specs = {field.name: same for field in dataclasses.fields(State)}
+    return State(**specs | {"clients": split})  # pyright: ignore[reportArgumentType]
 
 
 def shardings(state: State, mesh: Mesh) -> Any:
@@ -66,91 +122,138 @@ def shardings(state: State, mesh: Mesh) -> Any:
     def everywhere(part: Any, spec: PartitionSpec) -> Any:
         return jax.tree.map(lambda _: NamedSharding(mesh, spec), part)
 
-    names = ("round", "params", "server", "clients", "last_epochs", "offences")
+    names = [field.name for field in dataclasses.fields(State)]
     return State(**{name: everywhere(getattr(state, name), getattr(specs, name)) for name in names})
 
 
 def _rounds(
-    problem: Problem,
-    algorithm: Algorithm,
+    setup: Setup,
     state: State,
-    key: Array,
     cohorts: Array,
     count: Array,
-    conditions: Conditions | None,
     *,
-    width: int,
-    rows_per_trip: int,
-    devices: int,
+    layout: Layout,
+    placement: str | None,
     split: bool,
 ) -> tuple[State, RoundInfo, Array]:
-    dtype = trees.scalar_dtype(state.params)
-
-    def one_round(state: State, ids: Array) -> tuple[State, RoundInfo]:
-        cohort = clients_of(problem, ids, dtype)
-        rows = _take_split(state.clients, ids, devices) if split else trees.take(state.clients, ids)
-        params, server, rows, info = cohort_round(
-            problem, algorithm, state.params, state.server, rows, cohort, state.last_epochs[ids], key, state.round,
-            width, rows_per_trip, devices, conditions, trees.take(state.offences, ids),
-        )  # fmt: skip
-        put = _put_split if split else _put
-        last_epochs, offences = jnp.maximum(info.solves.epochs, 1), None
-        if conditions is not None:
-            epochs, counts = trees.take((state.last_epochs, state.offences), ids)
-            last_epochs, offences = conditions.remembered(epochs, counts, info.solves)
-        last_epochs, offences = _put((state.last_epochs, state.offences), ids, (last_epochs, offences))
-        return State(state.round + 1, params, server, put(state.clients, ids, rows), last_epochs, offences), info
-
     def body(loop: tuple) -> tuple:
         done, state, infos, _ = loop
-        state, info = one_round(state, cohorts[done])
+        state, info = _one_round(setup, state, cohorts[done], layout, placement, split)
         infos = jax.tree.map(
             lambda room, new: lax.dynamic_update_index_in_dim(room, new.astype(room.dtype), done, 0), infos, info
         )
         return done + 1, state, infos, info.finite
 
-    infos = RoundInfo.empty(cohorts.shape[0], cohorts.shape[1], dtype)
+    infos = RoundInfo.empty(cohorts.shape[0], cohorts.shape[1], trees.scalar_dtype(state.params))
     done, state, infos, _ = lax.while_loop(
         lambda loop: (loop[0] < count) & loop[3], body, (jnp.int32(0), state, infos, jnp.bool_(True))
     )
     return state, infos, done
 
 
-def _put(clients: Any, ids: Array, rows: Any) -> Any:
-    return jax.tree.map(lambda all_rows, new: all_rows.at[ids].set(new), clients, rows)
+def _one_round(
+    setup: Setup, state: State, ids: Array, layout: Layout, placement: str | None, split: bool
+) -> tuple[State, RoundInfo]:
+    before = ServerState(state.params, state.server, state.penalty_mean)
+    sent = broadcast(setup, state.params, state.server, state.round)
+    last_epochs = state.last_epochs[ids]
+    order = jnp.argsort(-expected_work(setup.problem, ids, last_epochs))  # longest first: the last to end are short
+    store = Store(state.clients, empty_ledger(setup, state.params, ids.shape[0]))
+    work = partial(work_off, setup, layout, state.params, sent, state.round)
+    if placement is None:
+        rows, ledger = work(Queue(ids[order], ids[order], order, ids.shape[0]), store)  # pyright: ignore[reportArgumentType]
+    elif placement == placements.HOME:
+        rows, ledger = work(_queue_at_home(setup, ids, order, layout.devices), store)
+    else:
+        rows, ledger = work_off_dealt(work, layout, Queue(ids, ids, order, ids.shape[0]), store, split)  # pyright: ignore[reportArgumentType]
+    ledger, longest = gather_ledger(ledger, layout.devices)
+    after, finite, worn = aggregate(setup, before, ledger.tally, state.round)
+    info = info_of(ledger, longest, after, finite, worn)
+    after = renewal.renew(setup, after, rows, worn, split=split)
+    epochs = state.last_epochs.at[ids].set(remembered_epochs(last_epochs, info.solves))
+    return State(state.round + 1, after.params, after.server, rows, epochs, after.penalty_mean), info
 
 
-def _take_split(clients: Any, ids: Array, devices: int) -> Any:
-    """Rows `ids` of leaves that are split over the devices: each gives what it has, the sum is all of them."""
+def _queue_at_home(setup: Setup, ids: Array, order: Array, devices: int) -> Queue:
+    """Those of the cohort that live on this device, in their order, before all others, which are not counted."""
+    each = setup.problem.data.num_clients // devices
+    addresses = ids - lax.axis_index(AXIS) * each
+    here = (addresses >= 0) & (addresses < each)
+    order = order[jnp.argsort(~here[order], stable=True)]
+    return Queue(ids[order], jnp.clip(addresses[order], 0, each - 1), order, jnp.sum(here, dtype=jnp.int32))
+
+
+def work_off_dealt(
+    work: Callable[[Queue, Store], Store], layout: Layout, cohort: Queue, store: Store, split: bool
+) -> Store:
+    """Works off a cohort that is dealt over the devices; rows travel to whom they are dealt, in blocks.
+
+    Dealt in snake order, so that with the longest jobs first each device gets as much work.
+
+    Args:
+        work: works off a queue of one device.
+        layout: with its `share` of a block.
+        cohort: all jobs, whose `addresses` are of all clients' rows and whose `slots` are the order of work.
+        store: all clients' rows, or with `split` those that are on this device.
+        split: whether the rows are split over the devices, in order.
+    """
+    jobs, share = cohort.slots.shape[0], layout.share
+    table = dealt(jobs, layout.devices)  # places in the order of work [devices, share of the cohort]
+    blocks = -(-table.shape[1] // share)
+    padding = np.full((layout.devices, blocks * share - table.shape[1]), jobs)
+    table = jnp.asarray(np.concatenate([table, padding], axis=1))
+
+    def one_block(k: Any, store: Store) -> Store:
+        places = lax.dynamic_slice_in_dim(table, k * share, share, axis=1)  # [devices, share]
+        exists = places < jobs
+        slots = cohort.slots[jnp.minimum(places, jobs - 1)]
+        addresses = cohort.addresses[slots]
+        me = lax.axis_index(AXIS)
+        mine = _fetch(store.rows, addresses, split)
+        queue = Queue(
+            ids=cohort.ids[slots[me]],
+            addresses=jnp.arange(share, dtype=jnp.int32),
+            slots=slots[me],
+            count=jnp.sum(exists[me], dtype=jnp.int32),
+            runs=None if cohort.runs is None else cohort.runs[slots[me]],
+        )
+        new, ledger = work(queue, Store(mine, store.ledger))
+        return Store(_bring_back(store.rows, addresses, exists, new, split), ledger)
+
+    if blocks == 1:
+        return one_block(0, store)
+    return lax.fori_loop(0, blocks, one_block, store)
+
+
+def _fetch(rows: Any, addresses: Array, split: bool) -> Any:
+    """This device's rows of those at `addresses` [devices, share]."""
+    if not split:
+        return trees.take(rows, addresses[lax.axis_index(AXIS)])
 
     def mine(leaf: Array) -> Array:
-        place, here = _local(leaf, ids)
-        rows = leaf[jnp.where(here, place, 0)]
-        return jnp.where(here.reshape(-1, *[1] * (rows.ndim - 1)), rows, jnp.zeros((), rows.dtype))
+        place, here = _local(leaf, addresses.reshape(-1))
+        values = as_bits(leaf[jnp.where(here, place, 0)])
+        return jnp.where(here.reshape(-1, *[1] * (values.ndim - 1)), values, jnp.zeros((), values.dtype))
 
-    return gathered(jax.tree.map(mine, clients), devices)
+    def send(leaf: Array) -> Array:
+        return from_bits(lax.psum_scatter(mine(leaf), AXIS, scatter_dimension=0, tiled=True), leaf)
+
+    return jax.tree.map(send, rows)
 
 
-def _put_split(clients: Any, ids: Array, rows: Any) -> Any:
-    def put(leaf: Array, new: Array) -> Array:
-        place, here = _local(leaf, ids)
-        return leaf.at[jnp.where(here, place, leaf.shape[0])].set(new, mode="drop")
+def _bring_back(rows: Any, addresses: Array, exists: Array, new: Any, split: bool) -> Any:
+    """The rows with every device's new ones [share, ...] at their addresses [devices, share]."""
+    addresses, exists = addresses.reshape(-1), exists.reshape(-1)
 
-    return jax.tree.map(put, clients, rows)
+    def put(leaf: Array, mine: Array) -> Array:
+        everyone = lax.all_gather(mine, AXIS, tiled=True)
+        place, here = _local(leaf, addresses) if split else (addresses, exists)
+        return leaf.at[jnp.where(here & exists, place, leaf.shape[0])].set(everyone, mode="drop")
+
+    return jax.tree.map(put, rows, new)
 
 
 def _local(leaf: Array, ids: Array) -> tuple[Array, Array]:
     """Where clients `ids` are in this device's part of a leaf, and whether they are there."""
     place = ids - lax.axis_index(AXIS) * leaf.shape[0]
     return place, (place >= 0) & (place < leaf.shape[0])
-
-
-@jax.jit
-def init_state(problem: Problem, algorithm: Algorithm, params: Any, conditions: Conditions | None = None) -> State:
-    """z^0, and every client at its start."""
-    everyone = jnp.arange(problem.data.num_clients, dtype=jnp.int32)
-    clients = clients_of(problem, everyone, trees.scalar_dtype(params))
-    server, rows = trees.strongly_typed(algorithm.init(params, clients))
-    maximum = trees.per_client(algorithm.local.max_epochs, everyone)
-    offences = None if conditions is None else conditions.no_offences(problem.data.num_clients)
-    return State(jnp.int32(0), params, server, rows, maximum, offences)

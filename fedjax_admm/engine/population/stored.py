@@ -1,4 +1,4 @@
-"""Clients' rows off the device: only the cohort's travel, the next one's are read while this one computes."""
+"""Clients' rows off the device: the cohort is worked off in blocks, and the next block's are read meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,95 +17,130 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from ...algorithms.base import Algorithm
 from ...core import trees
 from ...core.vocabulary import State
-from ...exchange.conditions import Conditions
-from ...problems.problem import Problem
-from ..rounds import RoundInfo, clients_of, cohort_round
+from .. import placement, renewal
+from ..devices import AXIS, dealt, everywhere, on_one_device
+from ..rounds import (
+    Layout, Ledger, Queue, RoundInfo, ServerState, Setup, Store, aggregate, broadcast, empty_ledger, gather_ledger,
+    info_of, remembered_epochs, work_off,
+)  # fmt: skip
 from .rows import FileBytes, HostBytes, StoredClients, row_bytes
+from .start import first_server, start_rows
 
 
-@partial(jax.jit, static_argnames=("width", "rows_per_trip", "mesh"), donate_argnames=("server", "rows"))
-def _one_round(
-    problem: Problem,
-    algorithm: Algorithm,
+class Block(NamedTuple):
+    """Some of a cohort's clients, and how the devices share them; a queue's arrays are [devices * share]."""
+
+    positions: np.ndarray  # of its clients in the cohort, ascending
+    arrangement: np.ndarray  # [devices * share] which of its clients' rows is where
+    queue: Queue
+
+
+@partial(jax.jit, static_argnames=("layout", "mesh"), donate_argnames=("rows", "ledger"))
+def _work_off_block(
+    setup: Setup,
     params: Any,
     server: Any,
+    number: Array,
     rows: dict[str, Any],
-    ids: Array,
-    last_epochs: Array,
-    key: Array,
-    round: Array,
-    conditions: Conditions | None,
-    offences: Array | None,
+    queue: Queue,
+    ledger: Ledger,
     *,
-    width: int,
-    rows_per_trip: int,
+    layout: Layout,
     mesh: Mesh | None,
-) -> tuple[Any, Any, dict[str, Any], RoundInfo]:
-    def on_a_device(problem: Problem, algorithm: Algorithm, params: Any, server: Any, *rest: Any) -> Any:
-        rows, ids, last_epochs, key, round, conditions, offences = rest
-        cohort = clients_of(problem, ids, trees.scalar_dtype(params))
-        return cohort_round(
-            problem, algorithm, params, server, rows, cohort, last_epochs, key, round, width, rows_per_trip,
-            1 if mesh is None else mesh.size, conditions, offences,
-        )  # fmt: skip
+) -> tuple[dict[str, Any], Ledger]:
+    """A block's new rows, and the devices' ledgers [devices, ...] with it."""
 
-    run = on_a_device
-    if mesh is not None:
-        same = PartitionSpec()
-        run = jax.shard_map(on_a_device, mesh=mesh, in_specs=same, out_specs=same, check_vma=False)
-    return run(problem, algorithm, params, server, rows, ids, last_epochs, key, round, conditions, offences)
+    def on_a_device(setup: Setup, params: Any, server: Any, number: Array, rows: Any, queue: Queue, ledger: Any) -> Any:
+        sent = broadcast(setup, params, server, number)
+        queue, ledger = queue._replace(count=queue.count[0]), trees.take(ledger, 0)
+        rows, ledger = work_off(setup, layout, params, sent, number, queue, Store(rows, ledger))
+        return rows, jax.tree.map(lambda leaf: leaf[None], ledger)
 
-
-@jax.jit
-def init_server(problem: Problem, algorithm: Algorithm, params: Any) -> Any:
-    """The server's record at the start; the rows of all clients, which it depends on, are never made."""
-    everyone = jnp.arange(problem.data.num_clients, dtype=jnp.int32)
-    return trees.strongly_typed(algorithm.init(params, clients_of(problem, everyone, trees.scalar_dtype(params)))[0])
+    if mesh is None:
+        return on_a_device(setup, params, server, number, rows, queue, ledger)
+    same, split = PartitionSpec(), PartitionSpec(AXIS)
+    specs = (same, same, same, same, split, split, split)
+    shared = jax.shard_map(on_a_device, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
+    return shared(setup, params, server, number, rows, queue, ledger)
 
 
-@jax.jit
-def _start_rows(problem: Problem, algorithm: Algorithm, params: Any, ids: Array) -> dict[str, Any]:
-    return trees.strongly_typed(algorithm.init(params, clients_of(problem, ids, trees.scalar_dtype(params)))[1])
+@partial(jax.jit, static_argnames=("layout", "mesh"), donate_argnames=("before", "ledger"))
+def _finish(
+    setup: Setup, before: ServerState, ledger: Ledger, number: Array, *, layout: Layout, mesh: Mesh | None
+) -> tuple[ServerState, RoundInfo]:
+    """The server after the round, and what is told of it."""
+
+    def on_a_device(setup: Setup, before: ServerState, ledger: Ledger, number: Array) -> Any:
+        ledger, longest = gather_ledger(trees.take(ledger, 0), layout.devices)
+        after, finite, worn = aggregate(setup, before, ledger.tally, number)
+        return after, info_of(ledger, longest, after, finite, worn)
+
+    if mesh is None:
+        return on_a_device(setup, before, ledger, number)
+    same, split = PartitionSpec(), PartitionSpec(AXIS)
+    shared = jax.shard_map(
+        on_a_device, mesh=mesh, in_specs=(same, same, split, same), out_specs=same, check_vma=False
+    )
+    return shared(setup, before, ledger, number)
+
+
+@partial(jax.jit, static_argnames=("cohort", "devices"))
+def _empty_ledgers(setup: Setup, params: Any, *, cohort: int, devices: int) -> Ledger:
+    """The devices' ledgers [devices, ...] at the round's start."""
+    return trees.repeat(empty_ledger(setup, params, cohort), devices)
 
 
 class StoredPopulation:
     """A population whose rows are in host memory or in a file.
 
-    kind: "host" or "disk".
-    folder: where the file is; by default a temporary folder that lasts as long as the state.
+    Args:
+        kind: "host" or "disk".
+        setup: of the run.
+        shapes: the state's, with all clients' rows.
+        layout: whose `share` times `devices` is a block.
+        mesh: of the devices, None for one.
+        folder: where the file is; by default a temporary folder that lasts as long as the state.
     """
 
     def __init__(
-        self, kind: str, problem: Problem, algorithm: Algorithm, shapes: State, folder: Path | None = None
+        self, kind: str, setup: Setup, shapes: State, layout: Layout, mesh: Mesh | None, folder: Path | None = None
     ) -> None:
-        self._problem, self._algorithm, self._shapes = problem, algorithm, shapes
+        self._setup, self._shapes, self._layout, self._mesh = setup, shapes, layout, mesh
         self._on_disk = kind == "disk"
         self._versions = self._on_disk and folder is not None
         self._folder = folder
+        self._sizes = np.asarray(setup.problem.data.sizes)
+        self._placed: Setup | None = None
         # What was read for the next round: of which clients' rows, for whom, and the rows.
         self._ahead: tuple[weakref.ref[StoredClients], np.ndarray, Any] | None = None
 
+    @property
+    def placed(self) -> Setup:
+        """The setup where rounds need it; placed at the first use."""
+        if self._placed is None:
+            self._placed = placement.place(self._setup, self._mesh, None)
+        return self._placed
+
     def init(self, params: Any) -> State:
         """z^0, and every client at its start."""
-        server = init_server(self._problem, self._algorithm, params)
-        maximum = np.asarray(trees.per_client(self._algorithm.local.max_epochs, jnp.arange(self._number)), np.int32)
-        counted = self._shapes.offences
-        offences = None if counted is None else np.zeros(counted.shape, counted.dtype)
-        return State(np.int32(0), params, server, self._clients(params), np.array(maximum), offences)  # pyright: ignore[reportArgumentType]
+        everyone = jnp.arange(self._number)
+        maximum = np.array(trees.per_client(self._setup.algorithm.local.max_epochs, everyone), np.int32)
+        clients = self._clients(params)
+        first = everywhere(first_server(self._setup, params), self._mesh)
+        return State(np.int32(0), first.params, first.server, clients, maximum, first.penalty_mean)  # pyright: ignore[reportArgumentType]
 
     @property
     def _number(self) -> int:
-        return self._problem.data.num_clients
+        return self._setup.problem.data.num_clients
 
     def _clients(self, params: Any) -> StoredClients:
         width = row_bytes(self._shapes.clients)
         first = jax.tree.map(jnp.copy, params)  # z^0: the state's own will be given away
 
         def start(ids: np.ndarray) -> Any:
-            return _start_rows(self._problem, self._algorithm, first, jnp.asarray(ids, jnp.int32))
+            return start_rows(self._setup, first, jnp.asarray(ids, jnp.int32))
 
         temporary = Path(tempfile.mkdtemp()) if self._on_disk and self._folder is None else None
         folder = self._folder or temporary
@@ -116,47 +151,124 @@ class StoredPopulation:
         return clients
 
     def run(
-        self,
-        placed: tuple[Problem, Algorithm],
-        conditions: Conditions | None,
-        state: State,
-        key: Array,
-        cohorts: np.ndarray,
-        upcoming: np.ndarray | None,
-        wait: Callable[[Any], Any],
-        **static: Any,
+        self, state: State, cohorts: np.ndarray, count: int, upcoming: np.ndarray | None, wait: Callable[[Any], Any]
     ) -> tuple[State, RoundInfo, int]:
-        """As `device.device_rounds`, a round at a time. `upcoming` is the cohort after the last, if it is known."""
+        """The first `count` rounds with `cohorts` [rounds, cohort], one after the other.
+
+        Args:
+            state: of the population, which it takes over.
+            cohorts: who takes part.
+            count: how many of the rounds to do.
+            upcoming: the cohort after the last, if it is known.
+            wait: fetches what is under way on a device.
+        """
         clients: Any = state.clients
         last_epochs: Any = state.last_epochs
-        offences: Any = state.offences
-        params, server, infos = state.params, state.server, []
-        for k, ids in enumerate(cohorts):
-            rows = self._rows_of(clients, ids)
-            following = cohorts[k + 1] if k + 1 < len(cohorts) else upcoming
-            # Before the round: on one device what is asked for later comes after it.
-            begun = None if following is None else clients.begin(following)
-            epochs, counts = last_epochs[ids], None if offences is None else offences[ids]
-            params, server, new, info = _one_round(
-                *placed, params, server, rows, ids, epochs, key, np.int32(state.round + k), conditions, counts, **static
-            )
-            ahead = None if following is None else clients.take(following, begun)  # while the device computes
-            new, info = wait((new, info))
-            clients.put(ids, new)
-            if following is not None:
-                self._ahead = weakref.ref(clients), following, _handed_over(ahead, following, new, ids)
-            last_epochs[ids] = np.maximum(info.solves.epochs, 1)
-            if conditions is not None:
-                last_epochs[ids], counts = conditions.remembered(epochs, counts, info.solves)
-            if offences is not None:
-                offences[ids] = counts
+        server, infos = ServerState(state.params, state.server, state.penalty_mean), []
+        for k, ids in enumerate(cohorts[:count]):
+            following = cohorts[k + 1] if k + 1 < count else upcoming
+            number = np.int32(state.round + k)
+            ledger = self._work_off(clients, server, number, ids, last_epochs[ids], following, wait)
+            server, info = _finish(self.placed, server, ledger, number, **self._static)
+            info = wait(info)
+            if info.renewed:
+                server = self._renewed(server, clients)
+            last_epochs[ids] = remembered_epochs(last_epochs[ids], info.solves)
             infos.append(info)
             if not info.finite:
                 break
         done = len(infos)
         clients.round = int(state.round) + done
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *infos)
-        return State(state.round + done, params, server, clients, last_epochs, offences), stacked, done
+        params, record, mean = server
+        return State(state.round + done, params, record, clients, last_epochs, mean), stacked, done
+
+    @property
+    def _static(self) -> dict[str, Any]:
+        return {"layout": self._layout, "mesh": self._mesh}
+
+    def _work_off(
+        self,
+        clients: StoredClients,
+        server: ServerState,
+        number: Any,
+        ids: np.ndarray,
+        last_epochs: np.ndarray,
+        following: np.ndarray | None,
+        wait: Callable[[Any], Any],
+    ) -> Ledger:
+        """A round's cohort, block by block: the devices' ledgers."""
+        layout, params = self._layout, server.params
+        ledger = _empty_ledgers(self.placed, on_one_device(params), cohort=len(ids), devices=layout.devices)
+        blocks = self._blocks(ids, last_epochs)
+        rows = self._rows_of(clients, ids[blocks[0].positions])
+        for k, block in enumerate(blocks):
+            chosen = ids[block.positions]
+            # What is read meanwhile: the next block, or the next round's cohort if it is one block, whoever comes first.
+            after = ids[blocks[k + 1].positions] if k + 1 < len(blocks) else following if len(blocks) == 1 else None
+            # Before the block: on one device what is asked for later comes after it.
+            begun = None if after is None else clients.begin(after)
+            arranged = self._arranged(rows, block)
+            new, ledger = _work_off_block(
+                self.placed, params, server.server, number, arranged, block.queue, ledger, **self._static
+            )
+            ahead = None if after is None else clients.take(after, begun)  # while the device computes
+            new = self._in_order(wait(new), block)
+            clients.put(chosen, new)
+            rows = ahead
+            if k + 1 == len(blocks) and after is not None:
+                self._ahead = weakref.ref(clients), after, _handed_over(ahead, after, new, chosen)
+        return ledger
+
+    def _blocks(self, ids: np.ndarray, last_epochs: np.ndarray) -> list[Block]:
+        """The cohort in blocks of clients whose work is alike, the longest first, and each block's queue."""
+        devices, share = self._layout.devices, self._layout.share
+        expected = self._sizes[ids].astype(np.float32) * last_epochs.astype(np.float32)
+        order = np.argsort(-expected, kind="stable")
+        most = devices * share
+        return [self._block(order[k : k + most], ids) for k in range(0, len(ids), most)]
+
+    def _block(self, order: np.ndarray, ids: np.ndarray) -> Block:
+        """A block of the cohort's positions in `order`, the order of work."""
+        devices, share = self._layout.devices, self._layout.share
+        positions = np.sort(order)
+        places = np.searchsorted(positions, order)  # of the block, in the order of work
+        table = dealt(len(order), devices)
+        table = np.concatenate([table, np.full((devices, share - table.shape[1]), len(order))], axis=1)
+        exists, work = table < len(order), np.minimum(table, len(order) - 1)
+        arrangement = places[work].reshape(-1)
+        addresses = np.tile(np.arange(share, dtype=np.int32), devices)
+        if devices == 1:  # rows stay as they were read, and the queue says where they are
+            addresses = arrangement.astype(np.int32)
+            arrangement = np.minimum(np.arange(share), len(order) - 1)
+        slots = order[work].reshape(-1).astype(np.int32)
+        return Block(positions, arrangement, Queue(ids[slots], addresses, slots, exists.sum(axis=1, dtype=np.int32)))  # pyright: ignore[reportArgumentType]
+
+    def _arranged(self, rows: Any, block: Block) -> Any:
+        """A block's rows as the devices get them."""
+        arrangement = block.arrangement
+        if self._layout.devices == 1 and len(arrangement) == len(block.positions):
+            return rows
+        return jax.tree.map(lambda leaf: leaf[arrangement], rows)
+
+    def _in_order(self, rows: Any, block: Block) -> Any:
+        """A block's new rows in the order of its positions."""
+        number = len(block.positions)
+        if self._layout.devices == 1:
+            return jax.tree.map(lambda leaf: leaf[:number], rows)
+        _, first = np.unique(np.where(self._exists(block), block.arrangement, number), return_index=True)
+        return jax.tree.map(lambda leaf: leaf[first[:number]], rows)
+
+    def _exists(self, block: Block) -> np.ndarray:
+        """[devices * share] whether there is a client."""
+        counts = np.asarray(block.queue.count)
+        return (np.arange(self._layout.share)[None] < counts[:, None]).reshape(-1)
+
+    def _renewed(self, server: ServerState, clients: StoredClients) -> ServerState:
+        """The server's sums, formed anew from all clients' rows, a block at a time."""
+        blocks = ((ids, clients.take(ids)) for ids in renewal.block_ids(self._shapes.clients))
+        anew = renewal.renew_by_blocks(self._setup, on_one_device(server), blocks)
+        return everywhere(anew, self._mesh)
 
     def _rows_of(self, clients: StoredClients, ids: np.ndarray) -> Any:
         ahead, self._ahead = self._ahead, None
@@ -170,6 +282,7 @@ class StoredPopulation:
         return dataclasses.replace(state, clients=clients.saved(with_rows=not self._versions))
 
     def was_saved(self, state: State) -> None:
+        """A checkpoint has what `saved` returned."""
         clients: Any = state.clients
         clients.was_saved()
 
@@ -184,13 +297,11 @@ class StoredPopulation:
         clients = self._clients(first_params)
         clients.restore(saved.clients)
         clients.round = int(saved.round)
+        server = everywhere(ServerState(saved.params, saved.server, saved.penalty_mean), self._mesh)
         return dataclasses.replace(
-            saved,
-            round=np.int32(saved.round),
-            clients=clients,
-            last_epochs=np.array(saved.last_epochs),
-            offences=None if saved.offences is None else np.array(saved.offences),
-        )
+            saved, round=np.int32(saved.round), clients=clients, last_epochs=np.array(saved.last_epochs),
+            **server._asdict(),
+        )  # fmt: skip
 
 
 def _handed_over(rows: Any, following: np.ndarray, new: Any, ids: np.ndarray) -> Any:

@@ -1,0 +1,108 @@
+"""Where clients are solved on a mesh: at home, on the device that has their rows and data, or dealt to any.
+
+At home nothing moves but the model and one sum of messages; who is selected decides how evenly the devices are busy.
+Dealt, every device gets as much work, and a client's row travels to it and back, in blocks of a bounded size; the data
+is on every device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ..data.federated import FederatedData
+from ..problems.problem import Problem
+from .devices import AXIS, replicated
+from .rounds import Setup
+
+HOME, DEALT = "home", "dealt"
+BLOCK_BYTES = 1 << 26  # of rows that travel at a time
+
+
+def choose(asked: str, mesh: Mesh | None, clients: int, keeps_rows: bool) -> str | None:
+    """`Execution.placement` for so many clients; None on one device, where there is nothing to choose."""
+    if mesh is None:
+        return None
+    divisible = clients % mesh.size == 0
+    if asked == HOME and not divisible:
+        raise ValueError(
+            f"placement='home' splits the clients evenly, and {clients} clients are not divisible by {mesh.size} "
+            "devices: use another mesh, or placement='dealt'"
+        )
+    if asked != "auto":
+        return asked
+    # CPU devices share one memory, so nothing is won by staying at home; and without rows nothing travels.
+    shared_memory = mesh.devices.flat[0].platform == "cpu"
+    return HOME if divisible and keeps_rows and not shared_memory else DEALT
+
+
+def share_of_block(cohort: int, devices: int, width: int, row_bytes: int) -> int:
+    """How many clients each device takes at a time where rows travel in blocks; at least its lanes' worth."""
+    fitting = cohort if row_bytes == 0 else BLOCK_BYTES // (row_bytes * devices)
+    return min(-(-cohort // devices), max(fitting, width))
+
+
+def place(setup: Setup, mesh: Mesh | None, placement: str | None) -> Setup:
+    """The setup where rounds need it. To be placed once: what is not there is copied at every call."""
+    problem = setup.problem
+    if placement == HOME and mesh is not None:
+        problem = dataclasses.replace(problem, data=_at_home(problem.data, mesh), eval_data=None)
+        setup = Setup(problem, *replicated((setup.algorithm, setup.exchange), mesh), setup.key)
+        return setup
+    algorithm, exchange = replicated((setup.algorithm, setup.exchange), mesh)
+    problem = problem if mesh is None else replicated(problem, mesh)
+    return Setup(problem, algorithm, exchange, setup.key)
+
+
+def specs(setup: Setup, placement: str | None) -> Any:
+    """How a setup lies on a mesh."""
+    everywhere = jax.tree.map(lambda _: PartitionSpec(), setup)
+    if placement != HOME:
+        return everywhere
+    data = everywhere.problem.data
+    fields = jax.tree.map(lambda _: PartitionSpec(AXIS), setup.problem.data.fields)
+    data = _with(data, fields=fields)
+    return _with(everywhere, problem=_with(everywhere.problem, data=data))
+
+
+def _with(record: Any, **values: Any) -> Any:
+    """A copy with other values, unchecked: they are specifications, not arrays."""
+    copy = jax.tree.map(lambda leaf: leaf, record)
+    for name, value in values.items():
+        object.__setattr__(copy, name, value)
+    return copy
+
+
+def _at_home(data: FederatedData, mesh: Mesh) -> FederatedData:
+    """The data split over the devices as the clients are, each with its rows alone; offsets count from a device's first.
+
+    Devices' parts are padded to the largest, since JAX splits evenly.
+    """
+    devices, sizes = mesh.size, np.asarray(data.sizes, np.int64)
+    offsets = np.asarray(data.offsets, np.int64)
+    of_device = sizes.reshape(devices, -1)
+    most = int(of_device.sum(axis=1).max())
+    firsts = np.repeat(offsets.reshape(devices, -1)[:, 0], of_device.shape[1])
+    index = None if data.index is None else np.asarray(data.index)
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+
+    def split(leaf: Any) -> Array:
+        host = np.asarray(leaf)
+
+        def part(where: tuple[slice, ...]) -> np.ndarray:
+            device = (where[0].start or 0) // most
+            first, number = int(firsts[device * of_device.shape[1]]), int(of_device[device].sum())
+            positions = np.arange(first, first + number)
+            rows = host[first : first + number] if index is None else host[index[positions]]
+            return np.concatenate([rows, np.zeros((most - number, *host.shape[1:]), host.dtype)])
+
+        return jax.make_array_from_callback((devices * most, *host.shape[1:]), sharding, part)
+
+    everywhere = replicated((jnp.asarray(offsets - firsts, jnp.int32), data.sizes, data.weights), mesh)
+    return FederatedData(jax.tree.map(split, data.fields), None, *everywhere)

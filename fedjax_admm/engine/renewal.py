@@ -1,0 +1,118 @@
+"""A server's sums over all clients, formed anew from the clients' rows before rounding has worn them out.
+
+One client is counted after the other, in the same order wherever the rows live, so no second copy of them is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..algorithms.base import RenewableSums
+from ..core import trees
+from ..core.sums import RunningSum
+from ..exchange.stage import MEMORIES
+from .devices import AXIS
+from .rounds import ServerState, Setup, client_of
+
+BLOCK_BYTES, BLOCK_ROWS = 1 << 24, 256  # that are read at once of rows off the device
+
+
+def renew(setup: Setup, after: ServerState, rows: dict[str, Any], worn: Array, *, split: bool = False) -> ServerState:
+    """The server's sums, formed anew from all clients' rows [clients, ...] on the device where they are worn.
+
+    Args:
+        setup: of the run; nothing is done for an algorithm without `RenewableSums`.
+        after: the server after the round.
+        rows: all clients' rows, or with `split` those that are on this device.
+        worn: whether the sums are to be formed anew.
+        split: whether the rows are split over the devices, in order.
+
+    Returns:
+        The server with sums that are exact to rounding where they were worn.
+    """
+    if not isinstance(setup.algorithm, RenewableSums):
+        return after
+    return lax.cond(worn, partial(_renewed, setup, split=split), lambda after, _: after, after, rows)
+
+
+def renew_many(setup: Setup, after: ServerState, rows: dict[str, Any], worn: Array) -> ServerState:
+    """`renew` for several runs, all with a leading axis [runs, ...]; nothing is computed unless it is due for one."""
+    if not isinstance(setup.algorithm, RenewableSums):
+        return after
+
+    def of_run(algorithm: Any, exchange: Any, key: Array, after: ServerState, rows: dict[str, Any]) -> ServerState:
+        return _renewed(Setup(setup.problem, algorithm, exchange, key), after, rows, split=False)
+
+    def some(after: ServerState, rows: dict[str, Any]) -> ServerState:
+        return trees.where(worn, jax.vmap(of_run)(setup.algorithm, setup.exchange, setup.key, after, rows), after)
+
+    return lax.cond(jnp.any(worn), some, lambda after, _: after, after, rows)
+
+
+def renew_by_blocks(setup: Setup, after: ServerState, blocks: Iterable[tuple[Any, Any]]) -> ServerState:
+    """The server's sums, formed anew from all clients, whose (ids, rows [ids, ...]) come in `blocks`."""
+    anew = _nothing(after)
+    for ids, rows in blocks:
+        anew = _count_block(setup, anew, rows, ids)
+    return anew._replace(params=after.params)
+
+
+def block_ids(like: dict[str, Any]) -> list[np.ndarray]:
+    """The numbers of all clients whose rows are like these, leaves [clients, ...], in blocks of a moderate size."""
+    leaves = jax.tree.leaves(like)
+    number, size = leaves[0].shape[0], sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    most = max(1, min(BLOCK_ROWS, BLOCK_BYTES * number // size))
+    return np.split(np.arange(number, dtype=np.int32), range(most, number, most))
+
+
+def _nothing(after: ServerState) -> ServerState:
+    """The sums over nobody, with no parameters."""
+    return ServerState(None, *jax.tree.map(jnp.zeros_like, (after.server, after.penalty_mean)))
+
+
+def _renewed(setup: Setup, after: ServerState, rows: dict[str, Any], *, split: bool) -> ServerState:
+    nothing = _nothing(after)
+    if not split:
+        return _count(setup, nothing, rows, 0)._replace(params=after.params)
+    number = jax.tree.leaves(rows)[0].shape[0]
+    part = _count(setup, nothing, rows, lax.axis_index(AXIS) * number)
+    # Not by psum, which would round each part to its own size: the parts may cancel each other.
+    parts = lax.all_gather(part, AXIS)
+    anew = lax.fori_loop(0, lax.axis_size(AXIS), lambda k, all: _merged(all, trees.take(parts, k)), nothing)
+    return anew._replace(params=after.params)
+
+
+@partial(jax.jit, donate_argnames=("anew",))
+def _count_block(setup: Setup, anew: ServerState, rows: dict[str, Any], ids: Array) -> ServerState:
+    return _count(setup, anew, rows, ids[0])
+
+
+def _count(setup: Setup, anew: ServerState, rows: dict[str, Any], first: Any) -> ServerState:
+    """The sums with clients `first`, `first` + 1 ..., of whom these are the rows."""
+    algorithm: Any = setup.algorithm
+    rows = {name: value for name, value in rows.items() if name != MEMORIES}
+    dtype = trees.scalar_dtype(rows)
+
+    def count(k: Array, anew: ServerState) -> ServerState:
+        row, client = trees.take(rows, k), client_of(setup.problem, first + k, dtype)
+        server, mean = trees.per_client(algorithm, first + k).count(anew.server, row, client), anew.penalty_mean
+        if "penalties" in row:
+            mean = mean.add(row["penalties"] / client.population)
+        new = ServerState(None, server, mean)
+        return jax.tree.map(lambda leaf, old: leaf.astype(old.dtype), new, anew)
+
+    return lax.fori_loop(0, jax.tree.leaves(rows)[0].shape[0], count, anew)
+
+
+def _merged(one: Any, other: Any) -> Any:
+    def merge(a: Any, b: Any) -> Any:
+        return a.merge(b) if isinstance(a, RunningSum) else a + b
+
+    return jax.tree.map(merge, one, other, is_leaf=lambda part: isinstance(part, RunningSum))
