@@ -205,4 +205,4 @@ def summed(tree: Any) -> Any:
 
 def each_one(value: Array, number: int) -> Array:
     """[number], this device's value in its place, zeros elsewhere: summed, every device's."""
-    return jnp.where(jnp.arange(number) == lax.axis_index(AXIS), value, 0)
+    return jnp.where(jnp.arange(number) == lax.axis_index(AXIS), value, jnp.zeros_like(value))

@@ -302,7 +302,7 @@ class _Worker(NamedTuple):
             sound=add(old.sound, done & settled.sound),
             present=add(old.present, present),
             penalty_change=add(old.penalty_change, jnp.where(done, settled.penalty_change, 0)),
-            rows=old.rows + jnp.sum(jnp.where(done, carry.rows, 0)),
+            rows=old.rows + jnp.sum(jnp.where(done, carry.rows, 0), dtype=jnp.int32),
             trips=old.trips,
         )
         return Store(rows, Ledger(entries, tally))
@@ -379,7 +379,7 @@ def _put(stack: Any, places: Array, which: Array, values: Any) -> Any:
 def _add(total: Array, values: Array, runs: Array | None) -> Array:
     """The total with all lanes' values, each to its run's."""
     values = values.astype(total.dtype)
-    return total + jnp.sum(values) if runs is None else total.at[runs].add(values)
+    return total + jnp.sum(values, dtype=total.dtype) if runs is None else total.at[runs].add(values)
 
 
 def _add_messages(total: RunningSum, weights: Array, messages: Any, runs: Array | None) -> RunningSum:

@@ -66,7 +66,7 @@ def _work_off_block(
     return shared(setup, params, server, number, rows, queue, ledger)
 
 
-@partial(jax.jit, static_argnames=("layout", "mesh"), donate_argnames=("before", "ledger"))
+@partial(jax.jit, static_argnames=("layout", "mesh"), donate_argnames=("before",))
 def _finish(
     setup: Setup, before: ServerState, ledger: Ledger, number: Array, *, layout: Layout, mesh: Mesh | None
 ) -> tuple[ServerState, RoundInfo]:
