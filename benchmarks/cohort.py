@@ -64,7 +64,9 @@ def child(clients: int, size: int, method: str, cohort: int) -> dict[str, float]
     sim = make(clients, size, method, cohort)
     state = sim.init()
     ids = jnp.asarray(sim.cohorts[0])[None]
-    compiled = device_rounds.lower(sim.population.placed, state, ids, jnp.int32(1), layout=sim.layout).compile()
+    compiled = device_rounds.lower(
+        sim.population.placed, state, ids, jnp.int32(0), jnp.int32(1), layout=sim.layout
+    ).compile()
     rows = sum(leaf.nbytes for leaf in jax.tree.leaves(state.clients))
     for _ in range(2):
         state, _ = sim.round(state)

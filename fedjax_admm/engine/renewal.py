@@ -13,33 +13,48 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.sharding import Mesh, PartitionSpec
 
 from ..algorithms.base import RenewableSums
 from ..core import trees
 from ..core.sums import RunningSum
 from ..exchange.stage import MEMORIES
 from .devices import AXIS
+from .placement import specs
 from .rounds import ServerState, Setup, client_of
 
 BLOCK_BYTES, BLOCK_ROWS = 1 << 24, 256  # that are read at once of rows off the device
 
 
-def renew(setup: Setup, after: ServerState, rows: dict[str, Any], worn: Array, *, split: bool = False) -> ServerState:
-    """The server's sums, formed anew from all clients' rows [clients, ...] on the device where they are worn.
+@partial(jax.jit, static_argnames=("mesh", "placement", "split"), donate_argnames=("after",))
+def renew(
+    setup: Setup,
+    after: ServerState,
+    rows: dict[str, Any],
+    *,
+    mesh: Mesh | None = None,
+    placement: str | None = None,
+    split: bool = False,
+) -> ServerState:
+    """The server with sums formed anew from all clients' rows [clients, ...] on the devices.
 
     Args:
-        setup: of the run; nothing is done for an algorithm without `RenewableSums`.
-        after: the server after the round.
-        rows: all clients' rows, or with `split` those that are on this device.
-        worn: whether the sums are to be formed anew.
-        split: whether the rows are split over the devices, in order.
+        setup: of the run, whose algorithm has `RenewableSums`.
+        after: the server after a round.
+        rows: all clients' rows.
+        mesh: the devices, None for one.
+        placement: where the setup's data is on them.
+        split: whether the rows are split over them, in order.
 
     Returns:
-        The server with sums that are exact to rounding where they were worn.
+        The server with sums that are exact to rounding.
     """
-    if not isinstance(setup.algorithm, RenewableSums):
-        return after
-    return lax.cond(worn, partial(_renewed, setup, split=split), lambda after, _: after, after, rows)
+    if mesh is None:
+        return _renewed(setup, after, rows, split=False)
+    same, kept = PartitionSpec(), PartitionSpec(AXIS) if split else PartitionSpec()
+    parts = (specs(setup, placement), same, kept)
+    run = jax.shard_map(partial(_renewed, split=split), mesh=mesh, in_specs=parts, out_specs=same, check_vma=False)
+    return run(setup, after, rows)
 
 
 def renew_many(setup: Setup, after: ServerState, rows: dict[str, Any], worn: Array) -> ServerState:

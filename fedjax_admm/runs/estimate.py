@@ -16,6 +16,9 @@ from ..problems.problem import Problem
 from .simulation import Simulation
 
 
+PLACEMENTS = {"home": "at home (placement='home')", "dealt": "dealt (placement='dealt')"}
+
+
 @dataclass(frozen=True)
 class Estimate:
     """Bytes by where they are, and the work of a round.
@@ -33,6 +36,7 @@ class Estimate:
     # search's own not
     lanes: int
     devices: int
+    placement: str | None = None  # who solves a client: "home" or "dealt"; None on one device
 
     def __repr__(self) -> str:
         device = self.device_data + self.device_state + self.device_lanes
@@ -41,6 +45,7 @@ class Estimate:
             f"lanes {_size(self.device_lanes)}), {_size(self.host_state)} in host memory, {_size(self.disk)} on disk; "
             f"a round of at most {self.most_gradients:,} gradients, "
             f"{checks.counted(self.lanes, 'lane')} on {checks.counted(self.devices, 'device')}"
+            + (f", clients {PLACEMENTS[self.placement]}" if self.placement else "")
         )
 
 
@@ -75,6 +80,7 @@ def estimate(
         most_gradients=int(sizes.sum()) * (epochs * (1 + looks) + reference),
         lanes=sim.width,
         devices=devices,
+        placement=sim.placement,
     )
 
 

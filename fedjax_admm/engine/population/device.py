@@ -19,7 +19,7 @@ from .. import placement as placements
 from .. import renewal
 from ..devices import AXIS, as_bits, dealt, everywhere, from_bits
 from ..rounds import (
-    Layout, Ledger, Queue, RoundInfo, ServerState, Setup, Store, aggregate, broadcast, empty_ledger, expected_work,
+    Layout, Queue, RoundInfo, ServerState, Setup, Store, aggregate, broadcast, empty_ledger, expected_work,
     gather_ledger, info_of, remembered_epochs, work_off,
 )  # fmt: skip
 from .start import first_server, init_state
@@ -55,9 +55,27 @@ class DevicePopulation:
         self, state: State, cohorts: np.ndarray, count: int, upcoming: Any, wait: Callable[[Any], Any]
     ) -> tuple[State, RoundInfo, Any]:
         """The first `count` of the rounds with `cohorts` [rounds, cohort]; their infos may be under way."""
-        layout, mesh, placement = self._layout, self._mesh, self._placement
-        ids, number = jnp.asarray(cohorts), jnp.int32(count)
-        return device_rounds(self.placed, state, ids, number, layout=layout, mesh=mesh, placement=placement)
+        ids, done, parts = jnp.asarray(cohorts), 0, []
+        while True:
+            state, infos, ended = device_rounds(
+                self.placed, state, ids, jnp.int32(done), jnp.int32(count),
+                layout=self._layout, mesh=self._mesh, placement=self._placement,
+            )  # fmt: skip
+            parts.append((done, infos))
+            done, finite, worn = wait(ended)
+            if worn and finite:
+                state = self._renewed(state)
+            if done == count or not finite:
+                return state, _joined(parts), done
+
+    def _renewed(self, state: State) -> State:
+        """The state with sums that were formed anew."""
+        server = ServerState(state.params, state.server, state.penalty_mean)
+        split = self._mesh is not None and state_specs(state, self._mesh).clients != PartitionSpec()
+        anew = renewal.renew(
+            self.placed, server, state.clients, mesh=self._mesh, placement=self._placement, split=split
+        )
+        return dataclasses.replace(state, **anew._asdict())
 
     def saved(self, state: State) -> State:
         """The state as a checkpoint keeps it."""
@@ -83,28 +101,33 @@ def device_rounds(
     setup: Setup,
     state: State,
     cohorts: Array,
+    first: Array,
     count: Array,
     *,
     layout: Layout,
     mesh: Mesh | None = None,
     placement: str | None = None,
-) -> tuple[State, RoundInfo, Array]:
-    """The first `count` of the rounds with these `cohorts` [rounds, cohort], on a stacked state on the devices.
+) -> tuple[State, RoundInfo, tuple[Array, Array, Array]]:
+    """The rounds from the `first` to the `count`-th with these `cohorts` [rounds, cohort], on a stacked state on devices.
 
-    Ends early after a round that leaves something not finite. Returns the state, the rounds' infos [rounds, ...]
-    and how many rounds were done.
+    Ends early after a round that leaves something not finite, or the server's sums worn: to form them anew takes all
+    rows, and is no part of this program.
+
+    Returns:
+        (state, infos, ended): the rounds' infos [rounds, ...], zeros before the first; and how many rounds are done,
+        whether all is finite, and whether the sums are worn.
     """
     if mesh is None:
-        return _rounds(setup, state, cohorts, count, layout=layout, placement=None, split=False)
+        return _rounds(setup, state, cohorts, first, count, layout=layout, placement=None, split=False)
     same, kept = PartitionSpec(), state_specs(state, mesh)
     shared = jax.shard_map(
         partial(_rounds, layout=layout, placement=placement, split=kept.clients != same),
         mesh=mesh,
-        in_specs=(placements.specs(setup, placement), kept, same, same),
+        in_specs=(placements.specs(setup, placement), kept, same, same, same),
         out_specs=(kept, same, same),
         check_vma=False,  # the lanes loop has device-varying lengths
     )
-    return shared(setup, state, cohorts, count)
+    return shared(setup, state, cohorts, first, count)
 
 
 def state_specs(state: State, mesh: Mesh) -> Any:
@@ -130,25 +153,35 @@ def _rounds(
     setup: Setup,
     state: State,
     cohorts: Array,
+    first: Array,
     count: Array,
     *,
     layout: Layout,
     placement: str | None,
     split: bool,
-) -> tuple[State, RoundInfo, Array]:
+) -> tuple[State, RoundInfo, tuple[Array, Array, Array]]:
     def body(loop: tuple) -> tuple:
-        done, state, infos, _ = loop
+        state, infos, (done, _, _) = loop
         state, info = _one_round(setup, state, cohorts[done], layout, placement, split)
         infos = jax.tree.map(
             lambda room, new: lax.dynamic_update_index_in_dim(room, new.astype(room.dtype), done, 0), infos, info
         )
-        return done + 1, state, infos, info.finite
+        return state, infos, (done + 1, info.finite, info.renewed)
+
+    def goes_on(loop: tuple) -> Array:
+        done, finite, worn = loop[2]
+        return (done < count) & finite & ~worn
 
     infos = RoundInfo.empty(cohorts.shape[0], cohorts.shape[1], trees.scalar_dtype(state.params))
-    done, state, infos, _ = lax.while_loop(
-        lambda loop: (loop[0] < count) & loop[3], body, (jnp.int32(0), state, infos, jnp.bool_(True))
-    )
-    return state, infos, done
+    return lax.while_loop(goes_on, body, (state, infos, (first, jnp.bool_(True), jnp.bool_(False))))
+
+
+def _joined(parts: list[tuple[int, RoundInfo]]) -> RoundInfo:
+    """The infos [rounds, ...] of rounds that were done in several calls, each from a round on."""
+    (_, whole), *others = parts
+    for first, infos in others:
+        whole = jax.tree.map(lambda old, new, first=first: np.concatenate([old[:first], new[first:]]), whole, infos)
+    return whole
 
 
 def _one_round(
@@ -169,7 +202,6 @@ def _one_round(
     ledger, longest = gather_ledger(ledger, layout.devices)
     after, finite, worn = aggregate(setup, before, ledger.tally, state.round)
     info = info_of(ledger, longest, after, finite, worn)
-    after = renewal.renew(setup, after, rows, worn, split=split)
     epochs = state.last_epochs.at[ids].set(remembered_epochs(last_epochs, info.solves))
     return State(state.round + 1, after.params, after.server, rows, epochs, after.penalty_mean), info
 
