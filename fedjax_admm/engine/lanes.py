@@ -76,8 +76,9 @@ def run(program: Program, desk: Desk, store: Any, count: Any, width: int) -> tup
         store = desk.hand_over(store, lanes.jobs, lanes.carry, done)
         places = jnp.where(done, taken + jnp.cumsum(done, dtype=jnp.int32) - 1, lanes.places)
         filled = done & (places < count)
+        # Lanes that go on read the job that they have once more: of a job under way nothing was written.
         jobs, carry = begin(store, places)
-        jobs, carry = trees.where(filled, (jobs, carry), (lanes.jobs, lanes.carry))
+        carry = trees.where(filled, carry, lanes.carry)
         return _Lanes(places, jobs, carry, lanes.trips), store, taken + jnp.sum(done, dtype=jnp.int32)
 
     def work(loop: tuple[_Lanes, Any, Array]) -> tuple[_Lanes, Any, Array]:
