@@ -12,19 +12,31 @@ from typing import Any
 
 import numpy as np
 
-from ..core import checks
-from ..engine import processes
 from ..algorithms.base import Algorithm
-from ..results.comparison import Comparison
+from ..core import checks
 from ..core.environment import versions
-from ..problems.evaluation import evaluated_columns
-from ..engine.execution import Execution
 from ..core.files import DamagedFileError, read_json, write_json
-from ..results.history import DivergenceError, RunRecord
-from .interrupts import Interrupted
+from ..engine import processes
+from ..engine.execution import Execution
+from ..problems.evaluation import evaluated_columns
 from ..problems.problem import Problem
+from ..results.comparison import Comparison
+from ..results.history import DivergenceError, RunRecord
 from ..storage.run_directory import SETTINGS, as_folder, check_place, read_run, read_status
-from ..storage.settings import CONDITIONS, CannotRecreate, describe, describe_algorithm, describe_conditions, describe_problem, differences, digest, recreate, recreate_algorithm, without_computations
+from ..storage.settings import (
+    CONDITIONS,
+    CannotRecreate,
+    describe,
+    describe_algorithm,
+    describe_conditions,
+    describe_problem,
+    differences,
+    digest,
+    recreate,
+    recreate_algorithm,
+    without_computations,
+)
+from .interrupts import Interrupted
 from .simulate import check_run, remake_problem, simulate
 from .simulation import Simulation
 

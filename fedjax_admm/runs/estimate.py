@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..core import checks
 from ..algorithms.base import Algorithm
+from ..core import checks
 from ..engine.execution import Execution
 from ..engine.population.rows import row_bytes
 from ..problems.problem import Problem

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..problems.evaluation import evaluated_columns
-from ..results.history import DivergenceError, History
 from ..core.vocabulary import Solves, State, StopReason
 from ..engine.rounds import RoundInfo
+from ..problems.evaluation import evaluated_columns
+from ..results.history import DivergenceError, History
 from .simulation import Simulation
 
 # What the history counts, by what is configured: a column of clients for each reason.

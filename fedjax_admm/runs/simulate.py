@@ -12,21 +12,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core import checks, trees
-from ..engine import processes
 from ..algorithms.base import Algorithm
-from ..exchange.client_time import ClientTime
+from ..core import checks, trees
+from ..core.vocabulary import Solves, State
+from ..engine import processes
 from ..engine.devices import on_one_device
 from ..engine.execution import Execution
+from ..exchange.client_time import ClientTime
 from ..exchange.faults import Faults
-from ..results.history import DivergenceError, Result
-from .interrupts import Interrupted, Interrupts
 from ..problems.problem import Problem
-from .progress import Progress, making
-from ..core.vocabulary import Solves, State
+from ..results.history import DivergenceError, Result
 from ..storage.run_directory import SETTINGS, NoDirectory, RunDirectory, as_folder, check_place, read_run_settings
+from ..storage.settings import (
+    CONDITIONS,
+    CannotRecreate,
+    describe,
+    describe_algorithm,
+    describe_conditions,
+    describe_problem,
+    digest,
+    recreate,
+    recreate_algorithm,
+)
+from .interrupts import Interrupted, Interrupts
+from .progress import Progress, making
 from .run_log import RunLog
-from ..storage.settings import CONDITIONS, CannotRecreate, describe, describe_algorithm, describe_conditions, describe_problem, digest, recreate, recreate_algorithm
 from .simulation import Simulation, check_conditions
 
 MOST_ROUNDS_A_DISPATCH = 64

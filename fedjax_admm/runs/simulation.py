@@ -13,21 +13,21 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from ..core import checks, randomness, trees
 from ..algorithms import contract
-from ..engine import processes, population
 from ..algorithms.base import Algorithm
+from ..core import checks, randomness, trees
+from ..core.vocabulary import Solves, State
+from ..engine import population, processes
+from ..engine.devices import everywhere, on_one_device, replicated
+from ..engine.execution import Execution
+from ..engine.population import StoredClients, StoredPopulation
+from ..engine.rounds import RoundInfo
 from ..exchange.client_time import ClientTime
 from ..exchange.cohorts import Cohorts, check_cohort
 from ..exchange.conditions import Conditions
-from ..engine.devices import everywhere, on_one_device, replicated
-from ..problems.evaluation import evaluate
-from ..engine.execution import Execution
 from ..exchange.faults import Faults
-from ..engine.population import StoredClients, StoredPopulation
+from ..problems.evaluation import evaluate
 from ..problems.problem import Problem, check_params
-from ..core.vocabulary import Solves, State
-from ..engine.rounds import RoundInfo
 
 
 class Simulation:

@@ -17,17 +17,17 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
-from ..core import checks, trees
 from ..algorithms.base import Algorithm
+from ..core import checks, trees
+from ..core.vocabulary import State
 from ..engine.devices import everywhere, on_one_device, replicated
-from ..problems.evaluation import evaluate_many
 from ..engine.execution import Execution
+from ..engine.rounds import RoundInfo, sweep_round
+from ..problems.evaluation import evaluate_many
+from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
 from .interrupts import Interrupted, Interrupts
-from ..problems.problem import Problem
 from .progress import Progress
-from ..core.vocabulary import State
-from ..engine.rounds import RoundInfo, sweep_round
 from .run_log import RunLog
 from .simulate import MOST_ROUNDS_A_DISPATCH
 from .simulation import Simulation

@@ -25,9 +25,9 @@ import pytest
 from federations import least_squares, make_problem
 
 import fedjax_admm as fa
-from fedjax_admm.storage import checkpoints, run_directory, settings
 from fedjax_admm.core import environment
 from fedjax_admm.runs import loggers
+from fedjax_admm.storage import checkpoints, run_directory, settings
 from fedjax_admm.storage.growing_files import HistoryFile
 from fedjax_admm.storage.settings import computation, describe, recreate
 
