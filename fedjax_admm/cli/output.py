@@ -13,7 +13,7 @@ from ..core.files import read_json
 from ..engine import processes
 from ..results.comparison import Comparison, key_figures
 from ..results.history import Result
-from ..runs.compare import read_comparison
+from ..storage.comparison_directory import read_comparison
 from ..storage.run_directory import SETTINGS, STATUS, read_run_settings
 
 
