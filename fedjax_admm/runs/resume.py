@@ -150,13 +150,18 @@ def remake_problem(recipe: Mapping[str, Any] | None, progress: bool = True) -> P
     """
     if recipe is None:
         raise CannotRecreate("the problem, which was made in Python,")
-    name, arguments = recipe.get("example"), recipe.get("arguments")
+    name, arguments = (recipe.get(key) if isinstance(recipe, Mapping) else None for key in ("example", "arguments"))
     makers = {make: getattr(examples, make) for make in examples.__all__ if make != "Example"}
-    known = inspect.signature(makers[name]).parameters.keys() if isinstance(name, str) and name in makers else ()
-    if not isinstance(arguments, Mapping) or not arguments.keys() <= known:
+    make = makers.get(name) if isinstance(name, str) else None
+    known = () if make is None else inspect.signature(make).parameters
+    if make is None or not isinstance(arguments, Mapping) or not set(arguments) <= set(known):
         raise CannotRecreate(f"the problem {name!r}, which is not one of {', '.join(makers)} with its arguments,")
     for argument, described in arguments.items():
         if not is_plain(described):
             raise CannotRecreate(f"the problem's {argument}, which was made in Python,")
-    with making(name, arguments, progress):
-        return makers[name](**recreate(arguments)).problem
+    arguments = recreate(arguments)
+    try:
+        with making(name, arguments, progress):
+            return make(**arguments).problem
+    except TypeError as error:  # a value of the wrong kind
+        raise CannotRecreate(f"the problem {name} ({error})") from None

@@ -175,8 +175,8 @@ def fill_defaults(described: dict[str, Any], describe: Any) -> dict[str, Any]:
     Returns:
         The description with all fields that have a default.
     """
-    kind = RECORDS.get(described.get("record", ""))
-    fields = [] if kind is None else dataclasses.fields(kind)
+    name = described.get("record")
+    fields = dataclasses.fields(RECORDS[name]) if isinstance(name, str) and name in RECORDS else ()
     return {f.name: describe(f.default) for f in fields if f.default is not dataclasses.MISSING} | described
 
 

@@ -109,6 +109,7 @@ class RunDirectory:
 
     def restore(self, like: Any) -> Restored | None:
         """The last good state and what was recorded up to it; None at the beginning."""
+        self._refuse_other_state(like)
         try:
             (written,) = processes.greatest(len(self._history.rows()))
             found = self._checkpoints.restore(like, last=written - 1)
@@ -127,6 +128,14 @@ class RunDirectory:
             return Restored(round, found[1], self._history.rows()[: round + 1], self._solves.read(round)[1])
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be resumed: {error}") from error
+
+    def _refuse_other_state(self, like: Any) -> None:
+        begun, ours = begun_with(self.path).get("fedjax-admm"), versions()["fedjax-admm"]
+        if begun != ours and not self._checkpoints.fit(like):
+            raise ValueError(
+                f"run_dir {str(self.path)!r} was begun by fedjax_admm {begun}, which kept other state; this is {ours}: "
+                f"go on with {begun}, or give another directory to run it anew"
+            )
 
     def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
         """Adds the rows of the rounds that were done, and the solves of the rounds from `start` on."""

@@ -155,7 +155,7 @@ def _recreate_record(described: Mapping[str, Any], trust: Sequence[str]) -> Any:
         raise CannotRecreate(f"{name} with {field!r}, which this version does not have,")
     try:
         return kind(**items)
-    except TypeError as error:
+    except (TypeError, AttributeError) as error:  # a part of it is of the wrong kind
         raise CannotRecreate(f"{name} ({error})") from None
 
 
