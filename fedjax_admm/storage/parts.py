@@ -86,7 +86,8 @@ class CannotRecreate(ValueError):
 
     def __init__(self, what: str, run_dir: Any = "the same directory", module: str | None = None) -> None:
         self.what, self.module = what, module
-        trust = f'to let it import {module}, resume with --trust {module} or trust=["{module}"]; or ' if module else ""
+        flags = f'--trust {module} (in Python trust=["{module}"])'
+        trust = f"if {module} is yours, resume with {flags}, which imports it; or " if module else ""
         super().__init__(
             f"{what} cannot be made again from the settings: {trust}call simulate or compare as before, with "
             f"run_dir={run_dir}"

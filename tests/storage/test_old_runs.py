@@ -70,12 +70,12 @@ def test_a_run_without_floats_of_its_messages_still_says_what_would_help(stored)
     table = np.load(stored / "finished" / "solves.npy")
     table["stop_code"] = late
     np.save(stored / "finished" / "solves.npy", table)
-    assert fa.read_run(stored / "finished").note.endswith("raise the deadline")
+    assert (fa.read_run(stored / "finished").note or "").endswith("raise the deadline")
     settings["client_time"]["floats_per_second"] = None  # then messages take no time, and the seconds are known
     (stored / "finished" / "settings.json").write_text(json.dumps(settings))
     speeds = np.array(settings["client_time"]["gradients_per_second"]["array"])
     shortest = np.min(table["gradient_samples"] / speeds[table["client"]])
-    assert f"(the shortest solve took {shortest:.4g} simulated s)" in fa.read_run(stored / "finished").note
+    assert f"(the shortest solve took {shortest:.4g} simulated s)" in (fa.read_run(stored / "finished").note or "")
 
 
 @pytest.mark.parametrize("name", ["finished", "unfinished", "comparison"])
