@@ -150,11 +150,11 @@ def remake_problem(recipe: Mapping[str, Any] | None, progress: bool = True) -> P
     """
     if recipe is None:
         raise CannotRecreate("the problem, which was made in Python,")
-    name, arguments = (recipe.get(key) if isinstance(recipe, Mapping) else None for key in ("example", "arguments"))
+    call = recipe if isinstance(recipe, Mapping) else {}
+    name, arguments = str(call.get("example")), call.get("arguments")
     makers = {make: getattr(examples, make) for make in examples.__all__ if make != "Example"}
-    make = makers.get(name) if isinstance(name, str) else None
-    known = () if make is None else inspect.signature(make).parameters
-    if make is None or not isinstance(arguments, Mapping) or not set(arguments) <= set(known):
+    known = set(inspect.signature(makers[name]).parameters) if name in makers else set()
+    if name not in makers or not isinstance(arguments, Mapping) or not set(arguments) <= known:
         raise CannotRecreate(f"the problem {name!r}, which is not one of {', '.join(makers)} with its arguments,")
     for argument, described in arguments.items():
         if not is_plain(described):
@@ -162,6 +162,6 @@ def remake_problem(recipe: Mapping[str, Any] | None, progress: bool = True) -> P
     arguments = recreate(arguments)
     try:
         with making(name, arguments, progress):
-            return make(**arguments).problem
+            return makers[name](**arguments).problem
     except TypeError as error:  # a value of the wrong kind
         raise CannotRecreate(f"the problem {name} ({error})") from None

@@ -109,6 +109,7 @@ def _is_plan(written: Any) -> bool:
     return (
         all(isinstance(cell, dict) and isinstance(cell.get("folder"), str) for cell in cells)
         and all(isinstance(cell.get("algorithm"), dict) for cell in cells)
+        and all(isinstance(part.get("versions", {}), dict) for part in (written, *cells))
         and all(type(seed) is int for seed in written["seeds"])
         and isinstance(targets, list)
         and all(isinstance(pair, list) and len(pair) == 2 for pair in targets)
@@ -174,8 +175,7 @@ def write_plan(
     described = {"problem": describe_problem(problem), "settings": _describe_shared(settings)}
     before = read_plan(folder) if (folder / CELLS).exists() else None
     if before is not None:
-        there = {"problem": before.problem, **before.settings}
-        now = {"problem": described["problem"], **described["settings"]}
+        there, now = _shared(before.problem, before.settings), _shared(**described)
         refuse_differences(folder, "comparison", there, now, before.versions)
     plan = Plan(
         folder=folder,
@@ -194,6 +194,11 @@ def write_plan(
     except OSError as error:
         raise ValueError(f"run_dir {str(folder)!r} cannot be used ({error.strerror}): choose another") from None
     return plan
+
+
+def _shared(problem: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What all cells must agree in: the problem as such, since its recipe may have an algorithm's learning rate."""
+    return {"problem": {k: v for k, v in problem.items() if k not in ("recipe", "optimal_loss")}, **settings}
 
 
 def _describe_shared(settings: Mapping[str, Any]) -> dict[str, Any]:

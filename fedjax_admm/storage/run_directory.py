@@ -263,11 +263,11 @@ class StoredRun(RunRecord):
     def note(self) -> str | None:
         """What to say of a run of which the server used nothing; None for any other."""
         client_time = settings_module.recreate_client_time(self.settings.get("client_time"), self.num_clients)
-        floats = [self.execution.get(name) for name in ("floats_down", "floats_up")]  # 0.1.0 did not write them
-        known = all(isinstance(number, int) for number in floats)
-        if client_time is None or not (known or client_time.floats_per_second is None):
+        down, up = (self.execution.get(name) for name in ("floats_down", "floats_up"))  # 0.1.0 did not write them
+        floats = down + up if isinstance(down, int) and isinstance(up, int) else None
+        if client_time is None or (floats is None and client_time.floats_per_second is not None):
             return remarks.note(self)
-        return remarks.note(self, client_time.shortest_solve(self.cohorts, self.solves, sum(floats) if known else 0))
+        return remarks.note(self, client_time.shortest_solve(self.cohorts, self.solves, floats or 0))
 
     @property
     def problem_name(self) -> str | None:

@@ -149,8 +149,9 @@ def test_every_record_of_an_algorithm_or_of_the_exchange_has_a_name_that_does_no
     for package in (algorithms, exchange):
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(found.name)
-            for kind in vars(module).values():
-                if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module.__name__ and kind.__name__ not in NOT_SETTINGS:
+            for name, kind in vars(module).items():
+                here = getattr(kind, "__module__", None) == module.__name__
+                if here and isinstance(kind, type) and is_dataclass(kind) and name not in NOT_SETTINGS:
                     assert parts.name_part(kind) == f"fedjax_admm:{kind.__name__}"
                     assert parts.RECORDS[f"fedjax_admm:{kind.__name__}"] is kind
 
