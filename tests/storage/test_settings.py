@@ -18,6 +18,7 @@ import fedjax_admm as fa
 from fedjax_admm import algorithms, exchange
 from fedjax_admm.cli import main
 from fedjax_admm.core import environment
+from fedjax_admm.runs.resume import remake_problem
 from fedjax_admm.storage import parts, settings
 from fedjax_admm.storage.parts import CannotRecreate
 from fedjax_admm.storage.settings import describe, recreate
@@ -107,6 +108,12 @@ def test_neither_resume_nor_report_executes_what_a_directory_names(trap, tmp_pat
             assert "<!doctype html>" in (folder / "report.html").read_text()
             capsys.readouterr()
         assert not trap.exists()
+
+
+def test_a_recipe_has_plain_values():
+    described = {"example": "mnist_mini", "arguments": {"model": {"function": "optax:sgd"}}}
+    with pytest.raises(CannotRecreate, match="the problem's model, which was made in Python,"):
+        remake_problem(described)
 
 
 def test_a_record_in_the_wrong_place_is_one_line(tmp_path, capsys):
