@@ -18,13 +18,15 @@ from .problems.problem import Problem
 from .results.comparison import Comparison
 from .results.history import DivergenceError, History, Result, RunRecord
 from .runs import loggers
-from .runs.compare import compare, read_comparison
+from .runs.compare import compare
 from .runs.estimate import Estimate, estimate
 from .runs.interrupts import Interrupted
-from .runs.simulate import resume, simulate
+from .runs.resume import resume
+from .runs.simulate import simulate
 from .runs.simulation import Simulation
 from .runs.sweeps import simulate_many
 from .show import plots
+from .storage.comparison_directory import read_comparison
 from .storage.run_directory import RunDirectoryError, StoredRun, read_run
 
 __all__ = [

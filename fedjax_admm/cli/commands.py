@@ -30,12 +30,14 @@ from ..examples import Example
 from ..exchange.client_time import ClientTime
 from ..exchange.faults import Faults
 from ..results import remarks
-from ..results.history import DivergenceError
-from ..runs.compare import CELLS, checked_seeds, compare, read_comparison, resume_comparison
+from ..results.history import DivergenceError, Result
+from ..runs.compare import checked_seeds, compare
 from ..runs.interrupts import Interrupted
 from ..runs.progress import making
-from ..runs.simulate import check_run, resume, simulate
-from ..storage.run_directory import check_place, read_run_settings
+from ..runs.resume import resume, resume_comparison
+from ..runs.simulate import check_run, simulate
+from ..storage.comparison_directory import CELLS, read_comparison
+from ..storage.run_directory import check_place, read_run
 from ..storage.settings import title
 from . import output
 from .flags import Flags, command, value
@@ -139,9 +141,8 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         example = _made(make, problem.values(values), values["progress"])
         chosen = example.algorithm(name, **chosen)
         result = simulate(example.problem, chosen, **example.run_settings | settings | {"label": values["algorithm"]})
-        shortest = remarks.fastest(result, settings["client_time"], chosen, example.problem.num_params)
-        name = title({}, example.problem.recipe, values["algorithm"])
-        output.show_run(result, values["out"], name, remarks.note(result, shortest), before)
+        note = _note(result, settings["client_time"], chosen, example.problem.num_params)
+        output.show_run(result, values["out"], title({}, example.problem.recipe, values["algorithm"]), note, before)
 
     def compare_(**values: Any) -> None:
         names = [_known(word) for word in _words(values["algorithms"])]
@@ -164,6 +165,14 @@ def _add(name: str, make: Callable[..., Example]) -> None:
     for where, function, own, flags in ((run_app, run, _ONE, _RUN), (compare_app, compare_, _MANY, _RUNS)):
         groups = (flags, _EXECUTION, problem, _METHOD, _FAULTS, _TIME)
         where.command(name, help=text)(command(_heard(function), *groups, own=own))
+
+
+def _note(result: Result, client_time: ClientTime | None, algorithm: Any, num_params: int) -> str | None:
+    """What to say of a run of which the server used nothing; None for any other."""
+    if client_time is None:
+        return remarks.note(result)
+    floats = algorithm.floats_down(num_params) + algorithm.floats_up(num_params)
+    return remarks.note(result, client_time.shortest_solve(result.cohorts, result.solves, floats))
 
 
 def _made(make: Callable[..., Example], arguments: dict[str, Any], progress: bool) -> Example:
@@ -265,22 +274,32 @@ Directory = Annotated[str, typer.Argument(metavar="DIR", help="What --out was.")
 
 @app.command("resume")
 @_heard
-def _resume(directory: Directory, progress: bool = True) -> None:
-    """Goes on with the run or the comparison in DIR.
+def _resume(
+    directory: Directory,
+    progress: bool = True,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE",
+            help="A module of your own that the run has parts of and that may be imported, which runs its code, with "
+            "its submodules; may be given again.",
+        ),
+    ] = None,
+) -> None:
+    """Goes on with the run or the comparison in DIR. Nothing that DIR names is imported unless --trust names it too.
 
     Example:
 
     fedjax-admm resume runs/first
     """
+    trusted = trust or []
     if (Path(directory) / CELLS).exists():
         complete = not any(read_comparison(directory).missing.values())
-        output.show_comparison(resume_comparison(directory, progress=progress), directory, complete)
+        output.show_comparison(resume_comparison(directory, trusted, progress=progress), directory, complete)
         return
-    settings, before = read_run_settings(directory), output.rounds_if_complete(directory)
-    recipe = settings["problem"]["recipe"]
-    result = resume(directory, progress=progress)
-    name = title(settings["algorithm"], recipe, settings.get("label"))
-    output.show_run(result, directory, name, remarks.note_of_stored(result, settings), before)
+    before = output.rounds_if_complete(directory)
+    result, stored = resume(directory, trusted, progress=progress), read_run(directory)
+    output.show_run(result, directory, stored.title, stored.note, before)
 
 
 @app.command("report")

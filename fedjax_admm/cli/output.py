@@ -13,7 +13,7 @@ from ..core.files import read_json
 from ..engine import processes
 from ..results.comparison import Comparison, key_figures
 from ..results.history import Result
-from ..runs.compare import read_comparison
+from ..storage.comparison_directory import read_comparison
 from ..storage.run_directory import SETTINGS, STATUS, read_run_settings
 
 
@@ -74,8 +74,8 @@ def rounds_if_complete(directory: Any) -> int | None:
     """The rounds of the finished run in a directory; None where there is none."""
     if directory is None or not (Path(directory) / SETTINGS).exists():
         return None
-    finished = read_json(Path(directory) / STATUS)["status"] == "finished"
-    return read_run_settings(directory)["rounds"] if finished else None
+    rounds = read_run_settings(directory)["rounds"]
+    return rounds if read_json(Path(directory) / STATUS)["status"] == "finished" else None
 
 
 def _say(text: str) -> None:

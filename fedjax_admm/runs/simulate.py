@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,20 +22,22 @@ from ..exchange.client_time import ClientTime
 from ..exchange.faults import Faults
 from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
-from ..storage.run_directory import SETTINGS, NoDirectory, RunDirectory, as_folder, check_place, read_run_settings
+from ..storage.run_directory import (
+    SETTINGS,
+    NoDirectory,
+    RunDirectory,
+    as_folder,
+    check_place,
+)
 from ..storage.settings import (
-    CONDITIONS,
-    CannotRecreate,
     describe,
     describe_algorithm,
     describe_conditions,
     describe_problem,
     digest,
-    recreate,
-    recreate_algorithm,
 )
 from .interrupts import Interrupted, Interrupts
-from .progress import Progress, making
+from .progress import Progress
 from .run_log import RunLog
 from .simulation import Simulation, check_conditions
 
@@ -123,10 +125,11 @@ def simulate(
         **describe_conditions(faults, client_time),
         **({} if label is None else {"label": str(label)}),
     }
-    real = trees.scalar_dtype(sim.shapes().params)
+    real, number = trees.scalar_dtype(sim.shapes().params), problem.num_params
+    messages = {"floats_down": int(algorithm.floats_down(number)), "floats_up": int(algorithm.floats_up(number))}
     with (
         processes.together(run_dir),
-        RunDirectory(run_dir, settings, sim.resolved(), real, checkpoint_seconds) as directory,
+        RunDirectory(run_dir, settings, sim.resolved() | messages, real, checkpoint_seconds) as directory,
         Interrupts() as interrupts,
     ):
         sim.use(sim.execution.again(directory.execution), directory.path)
@@ -152,40 +155,6 @@ def check_run(
     check_conditions(faults, client_time)
     if run_dir is not None:
         check_place(as_folder(run_dir), SETTINGS)
-
-
-def resume(run_dir: Any, **settings: Any) -> Result:
-    """Goes on with the run in `run_dir` from what it says about itself; `settings` are what may change: progress,
-    on_round and checkpoint_seconds.
-
-    Works for the package's examples and algorithms. A run whose problem, optimizer or other part was defined
-    elsewhere goes on by the call of `simulate` that started it.
-
-    >>> result = fa.resume("runs/one")  # doctest: +SKIP
-    """
-    there = read_run_settings(run_dir)
-    if there["initial_params"] is not None:
-        raise CannotRecreate("initial_params", run_dir)
-    names = ("rounds", "participation", "seed", "evaluate_every", "label")
-    try:
-        algorithm = recreate_algorithm(there["algorithm"])
-        arguments = {name: recreate(there[name]) for name in (*names, *CONDITIONS) if name in there}
-        arguments["execution"] = Execution(**there["execution"])
-    except CannotRecreate as error:
-        raise CannotRecreate(error.what, run_dir) from None
-    problem = remake_problem(there["problem"]["recipe"], settings.get("progress", True))
-    return simulate(problem, algorithm, run_dir=run_dir, **arguments | settings)
-
-
-def remake_problem(recipe: Mapping[str, Any] | None, progress: bool = True) -> Problem:
-    """The problem that a recipe makes (`Problem.recipe`); with `progress`, if it takes long, that it is being made."""
-    from .. import examples  # which need `simulate`'s neighbours, not this module
-
-    if recipe is None:
-        raise CannotRecreate("the problem, which was made in Python,")
-    make = getattr(examples, checks.choice("example", recipe["example"], tuple(examples.__all__)))
-    with making(recipe["example"], recipe["arguments"], progress):
-        return make(**recreate(recipe["arguments"])).problem
 
 
 class _Run:

@@ -87,6 +87,25 @@ class Checkpoints:
             )
         return None
 
+    def fit(self, like: Any) -> bool:
+        """Tells whether the newest checkpoint is of a state like this program's: another version may keep another.
+
+        Args:
+            like: A pytree with the state's structure.
+
+        Returns:
+            False where it has other leaves; True where there is no checkpoint, or none that can be read.
+        """
+        expected = [(path, str(leaf.dtype), list(leaf.shape)) for path, leaf in _named_leaves(like).values()]
+        for round in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                written = self._describe_leaves(round).values()
+                return [(leaf["path"], leaf["dtype"], leaf["shape"]) for leaf in written] == expected
+            except Exception as error:  # damage, which `restore` warns of
+                if processes.tells_of_a_loss(error):
+                    raise
+        return True
+
     def forget_after(self, round: int) -> None:
         """Removes newer checkpoints, which could not be read."""
         for newer in self._manager.all_steps():
@@ -96,10 +115,15 @@ class Checkpoints:
     def close(self) -> None:
         self._manager.close()
 
+    def _describe_leaves(self, round: int) -> dict[str, Any]:
+        """What was written about the leaves, by number."""
+        args = self._ocp.args
+        return self._manager.restore(round, args=args.Composite(leaves=args.JsonRestore()))["leaves"]
+
     def _read(self, round: int, like: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """What was written about the leaves, and the leaves, by number."""
         leaves, args = _named_leaves(like), self._ocp.args
-        written = self._manager.restore(round, args=args.Composite(leaves=args.JsonRestore()))["leaves"]
+        written = self._describe_leaves(round)
         if {name: path for name, (path, _) in leaves.items()} != {name: leaf["path"] for name, leaf in written.items()}:
             raise ValueError("it has another structure")
         here = jnp.zeros(()).sharding

@@ -30,6 +30,7 @@ from ..core.environment import environment, versions
 from ..core.files import DamagedFileError, check_writable, read_json, write_json
 from ..core.vocabulary import Solves
 from ..engine import processes
+from ..results import remarks
 from ..results.history import DivergenceError, History, RunRecord
 from . import settings as settings_module
 from .checkpoints import Checkpoints
@@ -108,6 +109,7 @@ class RunDirectory:
 
     def restore(self, like: Any) -> Restored | None:
         """The last good state and what was recorded up to it; None at the beginning."""
+        self._refuse_other_state(like)
         try:
             (written,) = processes.greatest(len(self._history.rows()))
             found = self._checkpoints.restore(like, last=written - 1)
@@ -126,6 +128,14 @@ class RunDirectory:
             return Restored(round, found[1], self._history.rows()[: round + 1], self._solves.read(round)[1])
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be resumed: {error}") from error
+
+    def _refuse_other_state(self, like: Any) -> None:
+        begun, ours = begun_with(self.path).get("fedjax-admm"), versions()["fedjax-admm"]
+        if begun != ours and not self._checkpoints.fit(like):
+            raise ValueError(
+                f"run_dir {str(self.path)!r} was begun by fedjax_admm {begun}, which kept other state; this is {ours}: "
+                f"go on with {begun}, or give another directory to run it anew"
+            )
 
     def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
         """Adds the rows of the rounds that were done, and the solves of the rounds from `start` on."""
@@ -250,6 +260,16 @@ class StoredRun(RunRecord):
         return settings_module.title(self.settings["algorithm"], self.settings["problem"]["recipe"], label)
 
     @property
+    def note(self) -> str | None:
+        """What to say of a run of which the server used nothing; None for any other."""
+        client_time = settings_module.recreate_client_time(self.settings.get("client_time"), self.num_clients)
+        down, up = (self.execution.get(name) for name in ("floats_down", "floats_up"))  # 0.1.0 did not write them
+        floats = down + up if isinstance(down, int) and isinstance(up, int) else None
+        if client_time is None or (floats is None and client_time.floats_per_second is not None):
+            return remarks.note(self)
+        return remarks.note(self, client_time.shortest_solve(self.cohorts, self.solves, floats or 0))
+
+    @property
     def problem_name(self) -> str | None:
         """The example's name; None for a problem that was made in Python."""
         return settings_module.problem_name(self.settings["problem"]["recipe"])
@@ -303,6 +323,14 @@ def read_run_settings(path: Any) -> dict[str, Any]:
     return settings
 
 
+def begun_with(folder: Path) -> Mapping[str, str]:
+    """The versions that a run was last started with; this process's own where that is not known."""
+    try:
+        return dict(read_json(folder / ENVIRONMENT)[-1]["versions"])
+    except (OSError, LookupError, TypeError, ValueError):
+        return versions()
+
+
 def read_status(folder: Path) -> dict[str, Any]:
     """How the run in a directory stands: its `status`, and a `message` or None."""
     status = read_json(folder / STATUS)
@@ -341,35 +369,8 @@ def _in_use(folder: Path) -> bool:
 
 
 def _refuse_differences(path: Path, now: Mapping[str, Any]) -> None:
-    there, now = _comparable(read_run_settings(path)), _comparable(now)
-    started = read_json(path / ENVIRONMENT)
-    last = started[-1]["versions"] if started else versions()
+    last = begun_with(path)
     if last != versions():
         changed = ", ".join(settings_module.differences(last, versions()))
         warnings.warn(f"{path} was made with other versions ({changed}): the rest may differ in rounding", stacklevel=5)
-        for described in (there, now):
-            for part in ("problem", "algorithm"):
-                described[part] = settings_module.without_computations(described[part])
-    if there["problem"].get("recipe") is None or now["problem"].get("recipe") is None:
-        there["problem"].pop("recipe", None)
-        now["problem"].pop("recipe", None)
-    found = list(settings_module.differences(there, now))
-    if found:
-        shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
-        # Its last round was evaluated because it was the last, and its files have its length.
-        longer = " (a run cannot be made longer: the new one repeats its rounds to the bit and goes on)"
-        advice = "give another directory" + longer * (there["rounds"] < now["rounds"])
-        raise ValueError(f"run_dir {str(path)!r} has a run with other settings ({shown}): {advice}")
-
-
-def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without what may differ: where the data is kept does not change it."""
-    problem = dict(settings["problem"])
-    if problem.get("recipe"):
-        arguments = {k: v for k, v in problem["recipe"]["arguments"].items() if k != "data_dir"}
-        problem["recipe"] = problem["recipe"] | {"arguments": arguments}
-        problem.pop("optimal_loss", None)  # follows from the recipe; solved for again, it may differ in rounding
-    conditions = {name: settings.get(name) for name in settings_module.CONDITIONS}
-    found = dict(settings) | conditions | {"problem": problem, "algorithm": dict(settings["algorithm"])}
-    found.pop("label", None)
-    return found
+    settings_module.refuse_differences(path, "run", read_run_settings(path), now, last)

@@ -538,6 +538,19 @@ def test_damaged_source_is_an_error_that_names_the_file(tmp_path, cache_folder, 
     assert not cache_folder.exists()
 
 
+@pytest.mark.parametrize("key", ["pythonClassName", "python_class_name", "type"])
+def test_a_feature_of_ones_own_is_not_imported(tmp_path, monkeypatch, key):
+    """TFDS imports the module of any class that features.json names; a run's settings name the folder it is in."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sprung = tmp_path / "sprung"
+    (tmp_path / "trap_of_a_data_set.py").write_text(f"open({str(sprung)!r}, 'w').close()\n")
+    feature = {key: "trap_of_a_data_set.Image", "content": {}}
+    write_variant(tmp_path, {"image": feature, "label": label_feature(2)}, [{"image": b"", "label": 1}])
+    with pytest.raises(ValueError, match=r"features\.json.*'trap_of_a_data_set\.Image'.*not imported") as refused:
+        load("variant", tmp_path)
+    assert not sprung.exists() and "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
 @pytest.mark.parametrize("content", ["", "{", "[]"])
 def test_damaged_description_is_an_error_that_names_the_file(tmp_path, name, content):

@@ -444,7 +444,7 @@ def test_a_run_with_faults_is_made_again_from_its_settings(tmp_path):
             example.problem, example.algorithm("fedadmm"), run_dir=tmp_path / "run", **options | {"faults": None}
         )
     fa.compare(example.problem, {"a": example.algorithm("fedadmm")}, run_dir=tmp_path / "all", **options)
-    from fedjax_admm.runs.compare import resume_comparison
+    from fedjax_admm.runs.resume import resume_comparison
 
     again = resume_comparison(tmp_path / "all", progress=False)
     np.testing.assert_array_equal(again.runs["a"][0].history["loss"], first.history["loss"])

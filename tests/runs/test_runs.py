@@ -27,7 +27,7 @@ from federations import least_squares, make_problem
 import fedjax_admm as fa
 from fedjax_admm.core import environment
 from fedjax_admm.runs import loggers
-from fedjax_admm.storage import checkpoints, run_directory, settings
+from fedjax_admm.storage import checkpoints, run_directory
 from fedjax_admm.storage.growing_files import HistoryFile
 from fedjax_admm.storage.settings import computation, describe, recreate
 
@@ -168,17 +168,6 @@ def test_more_rounds_are_refused_with_what_to_do(tmp_path):
         run(tmp_path, rounds=13)
     with pytest.raises(ValueError, match=r"rounds: 12 there, 11 now\): give another directory$"):
         run(tmp_path, rounds=11)
-
-
-def test_the_part_that_cannot_be_made_again_is_the_sentence_s_subject(tmp_path):
-    for described, subject in (
-        ({"record": "__main__:FedAdam"}, "FedAdam, which was defined in a script or a notebook,"),
-        ({"function": "nowhere:f"}, "nowhere:f, which cannot be imported,"),
-        ({"opaque": "a:<lambda>"}, "a:<lambda>"),
-    ):
-        with pytest.raises(settings.CannotRecreate) as refused:
-            settings.recreate(described)
-        assert str(refused.value).startswith(f"{subject} cannot be made again from the settings: call simulate")
 
 
 def test_what_may_change(tmp_path):

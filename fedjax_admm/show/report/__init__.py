@@ -20,9 +20,8 @@ import numpy as np
 from ...core.files import read_json, write_whole
 from ...core.vocabulary import STOP_REASONS, StopReason
 from ...results.comparison import key_figures
-from ...results.remarks import note_of_stored
 from ...results.tables import Table
-from ...runs.compare import CELLS, read_comparison
+from ...storage.comparison_directory import CELLS, read_comparison
 from ...storage.run_directory import StoredRun, read_run
 from . import curves, heatmap
 from .curves import Runs
@@ -49,8 +48,7 @@ def _run_page(folder: Path) -> str:
     done = len(run.cohorts)
     notes = [] if run.status == "finished" else [f"{run.status}: {done} of {run.rounds} rounds are here"]
     notes += [run.message] if run.message else []
-    unused = note_of_stored(run, run.settings)
-    notes += [] if unused is None else [unused]
+    notes += [] if run.note is None else [run.note]
     environment = {f"start {k + 1}": one for k, one in enumerate(run.environment)} | {"execution": run.execution}
     return page(
         folder.resolve().name,
