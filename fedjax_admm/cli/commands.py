@@ -135,7 +135,7 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         settings = _RUN.values(values) | _circumstances(values)
         check_run(**settings)
         _check_algorithm(name, chosen, values["clients"])
-        before = output.rounds_if_complete(values["out"])
+        before = None if values["rebuild"] else output.rounds_if_complete(values["out"])
         example = _made(make, problem.values(values), values["progress"])
         chosen = example.algorithm(name, **chosen)
         result = simulate(example.problem, chosen, **example.run_settings | settings | {"label": values["algorithm"]})
@@ -265,7 +265,13 @@ Directory = Annotated[str, typer.Argument(metavar="DIR", help="What --out was.")
 
 @app.command("resume")
 @_heard
-def _resume(directory: Directory, progress: bool = True) -> None:
+def _resume(
+    directory: Directory,
+    progress: bool = True,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Where records are damaged, go back to before the damage.")
+    ] = False,
+) -> None:
     """Goes on with the run or the comparison in DIR.
 
     Example:
@@ -273,12 +279,12 @@ def _resume(directory: Directory, progress: bool = True) -> None:
     fedjax-admm resume runs/first
     """
     if (Path(directory) / CELLS).exists():
-        complete = not any(read_comparison(directory).missing.values())
-        output.show_comparison(resume_comparison(directory, progress=progress), directory, complete)
+        complete = not rebuild and not any(read_comparison(directory).missing.values())
+        output.show_comparison(resume_comparison(directory, progress=progress, rebuild=rebuild), directory, complete)
         return
-    settings, before = read_run_settings(directory), output.rounds_if_complete(directory)
+    settings, before = read_run_settings(directory), None if rebuild else output.rounds_if_complete(directory)
     recipe = settings["problem"]["recipe"]
-    result = resume(directory, progress=progress)
+    result = resume(directory, progress=progress, rebuild=rebuild)
     name = title(settings["algorithm"], recipe, settings.get("label"))
     output.show_run(result, directory, name, remarks.note_of_stored(result, settings), before)
 
@@ -390,15 +396,13 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(f"{error.__cause__}{kept}", 1)
     except _Stopped as stopped:
         return _stopped(stopped.__cause__)
-    except DamagedFileError as error:
-        return _say(f"{error}: restore it, or give another directory", 2)
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, DamagedFileError, FileNotFoundError, ImportError) as error:
         return _say(str(error), 2)
     except output.EveryRunDivergedError as error:
         return _say(str(error), 1)
     except (OSError, MemoryError, processes.LostProcessError, jax.errors.JaxRuntimeError) as error:
         if isinstance(error.__cause__, DamagedFileError):
-            return _say(f"{error}: restore it, or give another directory", 2)
+            return _say(str(error), 2)
         return _say(f"the run failed: {str(error) or type(error).__name__}", 1)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..algorithms.base import Algorithm
 from ..core import checks, trees
-from ..core.vocabulary import Solves, State
+from ..core.vocabulary import RunStatus, Solves, State
 from ..engine import processes
 from ..engine.devices import on_one_device
 from ..engine.execution import Execution
@@ -61,6 +61,7 @@ def simulate(
     on_round: Callable[[dict[str, float]], Any] | None = None,
     checkpoint_seconds: float = 60.0,
     label: str | None = None,
+    rebuild: bool = False,
 ) -> Result:
     """Runs `rounds` rounds and returns the final parameters, every client's state and the history.
 
@@ -82,6 +83,8 @@ def simulate(
         processes only the first calls it.
     checkpoint_seconds: the least time between two checkpoints, besides the one at the end.
     label: what the algorithm is called in the run's directory and report; by default what its record says.
+    rebuild: where the run's records on disk are damaged, compute it again from the last checkpoint before the damage,
+        or from round 0; otherwise damage is an error that says which rounds it is in.
 
     Raises `DivergenceError`, with the history so far, if the server's parameters or the loss stop being finite,
     `Interrupted`, a KeyboardInterrupt with the run so far as its `result`, if it was stopped, and `LostProcessError` if
@@ -126,7 +129,7 @@ def simulate(
     real = trees.scalar_dtype(sim.shapes().params)
     with (
         processes.together(run_dir),
-        RunDirectory(run_dir, settings, sim.resolved(), real, checkpoint_seconds) as directory,
+        RunDirectory(run_dir, settings, sim.resolved(), real, checkpoint_seconds, rebuild) as directory,
         Interrupts() as interrupts,
     ):
         sim.use(sim.execution.again(directory.execution), directory.path)
@@ -156,7 +159,7 @@ def check_run(
 
 def resume(run_dir: Any, **settings: Any) -> Result:
     """Goes on with the run in `run_dir` from what it says about itself; `settings` are what may change: progress,
-    on_round and checkpoint_seconds.
+    on_round and checkpoint_seconds; and rebuild.
 
     Works for the package's examples and algorithms. A run whose problem, optimizer or other part was defined
     elsewhere goes on by the call of `simulate` that started it.
@@ -226,7 +229,7 @@ class _Run:
                 if (stop or due or done == self._rounds) and directory.save(done, partial(sim.saved, state)):
                     sim.was_saved(state)
         if done == self._rounds:
-            directory.say("finished")
+            directory.say(RunStatus.FINISHED)
         result = self._result(state, done, log, solves)
         if stop:
             raise Interrupted(done, None if directory.path is None else str(directory.path), result)

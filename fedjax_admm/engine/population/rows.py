@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.files import DamagedFileError
+from ...core.files import DamagedFileError, open_in_place
 
 _CHUNK = 256  # rows that host memory grows by
 
@@ -52,7 +52,7 @@ class FileBytes:
 
     def __init__(self, path: Path, width: int) -> None:
         self.path, self._width = path, width
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = open_in_place(path, os.O_RDWR | os.O_CREAT)
         weakref.finalize(self, os.close, self._file)
 
     def write(self, places: np.ndarray, rows: np.ndarray) -> None:

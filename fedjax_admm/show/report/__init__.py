@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...core.files import read_json, write_whole
-from ...core.vocabulary import STOP_REASONS, StopReason
+from ...core.vocabulary import STOP_REASONS, RunStatus, StopReason
 from ...results.comparison import key_figures
 from ...results.remarks import note_of_stored
 from ...results.tables import Table
@@ -47,7 +47,7 @@ def write_report(directory: Any, output: Any = None) -> Path:
 def _run_page(folder: Path) -> str:
     run = read_run(folder)
     done = len(run.cohorts)
-    notes = [] if run.status == "finished" else [f"{run.status}: {done} of {run.rounds} rounds are here"]
+    notes = [] if run.status == RunStatus.FINISHED else [f"{run.status}: {done} of {run.rounds} rounds are here"]
     notes += [run.message] if run.message else []
     unused = note_of_stored(run, run.settings)
     notes += [] if unused is None else [unused]
