@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import functools
 import inspect
 import os
@@ -236,6 +237,9 @@ def target_of(text: str) -> tuple[str, float]:
     return column.replace("-", "_"), float(found)
 
 
+_UNFIT_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EROFS)
+
+
 class _Stopped(Exception):
     """A KeyboardInterrupt, past typer, which would end the process by itself."""
 
@@ -403,6 +407,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, MemoryError, processes.LostProcessError, jax.errors.JaxRuntimeError) as error:
         if isinstance(error.__cause__, DamagedFileError):
             return _say(str(error), 2)
+        if isinstance(error, OSError) and error.errno in _UNFIT_PATH:
+            return _say(f"{str(error.filename)!r} cannot be used ({error.strerror}): give another directory", 2)
         return _say(f"the run failed: {str(error) or type(error).__name__}", 1)
 
 

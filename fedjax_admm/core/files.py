@@ -37,6 +37,10 @@ def check_writable(folder: Path, name: str) -> None:
         ValueError: There is a file in its place, it may not be written to, or there can be none of that name.
     """
     try:
+        str(folder).encode()  # names from a command line that Python could not read have half characters
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} cannot be read in this locale: give a name in ASCII, or set PYTHONUTF8=1") from None
+    try:
         above = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     except OSError as error:  # a name that is too long, for one
         raise ValueError(f"{name} cannot be used ({error.strerror}): give another directory") from None

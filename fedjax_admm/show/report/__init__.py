@@ -38,9 +38,12 @@ def write_report(directory: Any, output: Any = None) -> Path:
     folder = Path(directory)
     text = _comparison_page(folder) if (folder / CELLS).exists() else _run_page(folder)
     file = folder / "report.html" if output is None else Path(output)
-    if file.is_dir() or not file.parent.is_dir():
-        raise ValueError(f"output must be a file in a folder that is there, got {str(output)!r}")
-    write_whole(file, lambda out: out.write(text.encode()))
+    try:
+        if file.is_dir() or not file.parent.is_dir():
+            raise ValueError(f"output must be a file in a folder that is there, got {str(file)!r}: give another")
+        write_whole(file, lambda out: out.write(text.encode(errors="replace")))
+    except OSError as error:
+        raise ValueError(f"output {str(file)!r} cannot be written ({error.strerror}): give another") from None
     return file
 
 
