@@ -131,10 +131,13 @@ class SolvesFile:
         Raises:
             DamagedFileError: It has not, so that solves would be written to a wrong place.
         """
-        with open(self.path, "rb") as file:
-            header = file.read(len(self._header))
-        if header != self._header or self.path.stat().st_size != self._length:
-            raise DamagedFileError(f"{self.path} is damaged: its header or length is not this run's", REBUILD)
+        try:
+            with open(self.path, "rb") as file:
+                sound = file.read(len(self._header)) == self._header and self.path.stat().st_size == self._length
+        except OSError:
+            sound = False
+        if not sound:
+            raise DamagedFileError(f"{self.path} is damaged or missing: it needs this run's header and length", REBUILD)
 
     def write(self, start: int, cohorts: np.ndarray, solves: Solves) -> list[Block]:
         """Writes the solves of rounds in their place.
@@ -173,9 +176,9 @@ def read_solves(path: Path, rounds: int) -> tuple[np.ndarray, Solves]:
         columns: dict[str, Any] = {f.name: np.array(table[f.name]) for f in fields(Solves)}
         return np.array(table["client"]), Solves(**columns)
     except FileNotFoundError:
-        raise DamagedFileError(f"{path} is missing") from None
+        raise DamagedFileError(f"{path} is missing", REBUILD) from None
     except (ValueError, EOFError, OSError, KeyError, IndexError):  # which speak of NumPy's formats
-        raise DamagedFileError(f"{path} is damaged: it does not hold the solves of {rounds} rounds") from None
+        raise DamagedFileError(f"{path} is damaged: it does not hold the solves of {rounds} rounds", REBUILD) from None
 
 
 def solve_table(cohorts: np.ndarray, solves: Solves, dtype: np.dtype) -> np.ndarray:

@@ -166,32 +166,52 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path} cannot be resumed: {error}") from error
 
     def _sound_checkpoint(self, like: Any) -> tuple[int, Any] | None:
-        """The last checkpoint whose records are there and, if the run is to be rebuilt, sound; newer ones are removed.
+        """Finds the last checkpoint whose records are there and sound, and removes newer ones.
 
-        None where the run begins.
+        Args:
+            like: A pytree with the state's structure.
+
+        Returns:
+            Its round and the state; None where the run begins.
+
+        Raises:
+            DamagedFileError: What is damaged would have to be computed again, which nobody asked for.
         """
         written = self._checksums.rounds()  # with round 0
         if written is None:
             written = len(self._history.rows())
         damaged = self._checksums.damaged(written - 1)
-        sound = min((rounds[0] for rounds in damaged.values()), default=written)
-        (last,) = processes.greatest((sound if self._rebuild else written) - 1)
-        found = self._checkpoints.restore(like, last)
-        if found is not None and not self._rebuild:
+        if self._rebuild:
+            (last,) = processes.greatest(self._last_sound_round(written, damaged))
+            found = self._checkpoints.restore(like, last)
+            if last + 1 < written:
+                _warn(f"{self.path} is damaged from round {last + 1} on: computing it again from round {_round(found)}")
+        else:
+            (last,) = processes.greatest(written - 1)
+            found = self._checkpoints.restore(like, last)
+            self._refuse_damage(found, damaged, last)
+            if found is None and written > 1 and self._status == RunStatus.FINISHED:
+                _warn(f"{self.path} has lost its checkpoints: running it again")
+        self._checkpoints.forget_after(-1 if found is None else found[0])
+        return found
+
+    def _last_sound_round(self, written: int, damaged: Mapping[str, list[int]]) -> int:
+        """The round before all damage to the first `written` rounds; -1 if round 0 is damaged, or a whole file."""
+        try:
+            self._solves.check()
+        except OSError:
+            return -1
+        return min((rounds[0] for rounds in damaged.values()), default=written) - 1
+
+    def _refuse_damage(self, found: tuple[int, Any] | None, damaged: Mapping[str, list[int]], last: int) -> None:
+        """Refuses to go on from a checkpoint with damage before it, or from round 0 though there are checkpoints."""
+        if found is not None:
             before = {name: [round for round in rounds if round <= found[0]] for name, rounds in damaged.items()}
             refuse_damage(self.path, {name: rounds for name, rounds in before.items() if rounds})
             self._solves.check()
-        if found is None and self._checkpoints.exist() and not self._rebuild:
+        elif self._checkpoints.exist():
             unfit = f"no checkpoint in {self.path / 'checkpoints'} can be read and fits the history's {max(0, last)}"
             raise DamagedFileError(f"{unfit} rounds", REBUILD)
-        if self._rebuild and damaged:
-            whence = 0 if found is None else found[0]
-            files = " and ".join(f"{name} in {name_rounds(rounds)}" for name, rounds in damaged.items())
-            _warn(f"{self.path} is damaged ({files}): computing it again from round {whence}")
-        elif found is None and written > 1 and self._status == RunStatus.FINISHED:
-            _warn(f"{self.path} has lost its checkpoints: running it again")
-        self._checkpoints.forget_after(-1 if found is None else found[0])
-        return found
 
     def _cut_records(self, number: int) -> None:
         """Keeps the records of the first `number` rounds, round 0 counted."""
@@ -545,6 +565,10 @@ def _cannot_lock(folder: Path) -> bool:
             return False
     except (filelock.Timeout, OSError):
         return True
+
+
+def _round(found: tuple[int, Any] | None) -> int:
+    return 0 if found is None else found[0]
 
 
 def _warn(text: str) -> None:

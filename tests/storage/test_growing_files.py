@@ -55,7 +55,7 @@ def test_blocks_of_the_solves_are_their_bytes(tmp_path):
 def test_solves_of_another_shape_are_refused_and_made_anew(tmp_path, rounds, cohort, real):
     SolvesFile(tmp_path / "solves.npy", rounds, cohort, real).begin()
     file = SolvesFile(tmp_path / "solves.npy", ROUNDS, COHORT, np.float32)
-    with pytest.raises(DamagedFileError, match="header or length"):
+    with pytest.raises(DamagedFileError, match="header and length"):
         file.check()
     file.begin()
     file.check()
@@ -65,7 +65,7 @@ def test_solves_that_were_cut_off_are_refused(tmp_path):
     file = SolvesFile(tmp_path / "solves.npy", ROUNDS, COHORT, np.float32)
     file.begin()
     file.path.write_bytes(file.path.read_bytes()[:-1])
-    with pytest.raises(DamagedFileError, match="header or length"):
+    with pytest.raises(DamagedFileError, match="header and length"):
         file.check()
 
 

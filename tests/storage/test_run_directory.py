@@ -31,6 +31,8 @@ DAMAGES = {
     "half": "half",
     "garbage": b"\x00\xff\xfe{\x80",
 }
+CUT = "cut"  # the last byte
+SOLVES = ["absent", "empty", "half", "begun", "other", "cut"]
 IN_MEMORY, ON_DISK = None, fa.Execution(population="disk")
 
 
@@ -87,6 +89,8 @@ def damage(path, content):
     elif content == "half":
         data = path.read_bytes()
         path.write_bytes(data[: len(data) // 2])
+    elif content == CUT:
+        path.write_bytes(path.read_bytes()[:-1])
     else:
         path.write_bytes(content)
 
@@ -201,7 +205,8 @@ def test_a_flipped_bit_is_found_with_its_round_and_computed_again(tmp_path, caps
     assert f"{name} is damaged in round {round}: " in one_line(capsys, "report", tmp_path)
     with pytest.raises(fa.RunDirectoryError, match=found):
         run(tmp_path, execution=execution)
-    with pytest.warns(RuntimeWarning, match=f"computing it again from round {0 if round == 2 else 6}$"):
+    again = f"is damaged from round {round} on: computing it again from round {0 if round == 2 else 6}$"
+    with pytest.warns(RuntimeWarning, match=again):
         result = run(tmp_path, execution=execution, rebuild=True)
     other = run(None)
     assert_identical_params(result, other)  # which depend on every client's state in every round
@@ -219,11 +224,14 @@ def assert_identical_records(stored, result):
 
 
 def test_damage_after_the_last_checkpoint_is_computed_again_unasked(tmp_path):
-    crashed(tmp_path, 9, checkpoint_seconds=1e9)
-    with pytest.raises(Exception, match="^$"):
-        run(tmp_path, on_round=crash_in(9), checkpoint_seconds=1e9)
-    flip(tmp_path / "history.csv", line_of(tmp_path / "history.csv", 5))
+    crashed(tmp_path, 6)
+    crashed(tmp_path, 10, checkpoint_seconds=1e9)
+    flip(tmp_path / "history.csv", line_of(tmp_path / "history.csv", 8))
+    flip(tmp_path / "solves.npy", solve_of(tmp_path / "solves.npy", 9))
+    with pytest.raises(OSError, match=r"history\.csv is damaged in round 8, .*solves\.npy is damaged in round 9: "):
+        fa.read_run(tmp_path)
     assert_identical(run(tmp_path), run(None))
+    fa.read_run(tmp_path)
 
 
 def test_a_bit_of_a_finished_run_is_found_by_the_commands(place, sound, capsys):
@@ -259,14 +267,22 @@ def test_damaged_checksums_get_one_line(place, sound, content):
             read(place)
 
 
-@pytest.mark.parametrize("content", [None, b"", "half", b"\x93NUMPY", b"x" * 100_000], ids=str)
-def test_solves_are_sound_after_a_start_from_round_0(place, sound, content):
+@pytest.mark.parametrize("content", [None, b"", "half", b"\x93NUMPY", b"x" * 100_000, CUT], ids=SOLVES)
+@pytest.mark.parametrize("checked", [True, False])
+def test_solves_are_sound_after_a_start_from_round_0(place, sound, content, checked):
+    if not checked:
+        (place / "checksums.csv").unlink()
     damage(place / "solves.npy", content)
-    with pytest.raises(fa.RunDirectoryError, match=r"solves\.npy is damaged"):
+    with pytest.raises(fa.RunDirectoryError, match=r"solves\.npy is (damaged|missing)"):
         resume(place)
+    again = place.with_name("again")
+    shutil.copytree(place, again)
     shutil.rmtree(place / "checkpoints")
     assert_identical(resume(place), sound)
-    assert_identical_records(fa.read_run(place), sound)
+    with pytest.warns(RuntimeWarning, match="is damaged from round 0 on: computing it again from round 0"):
+        assert_identical(fa.resume(again, progress=False, rebuild=True), sound)
+    for folder in (place, again):
+        assert_identical_records(fa.read_run(folder), sound)
 
 
 @pytest.mark.parametrize("population", ["device", "host", "disk"])
