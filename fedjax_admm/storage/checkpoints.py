@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core.files import refuse_link
+from ..core.files import DamagedFileError, refuse_link
 from ..engine import processes
 
 SHARE = 0.03  # of a run's time that saving may take
@@ -28,6 +28,8 @@ class Checkpoints:
 
     def __init__(self, folder: Path, seconds: float) -> None:
         refuse_link(folder)  # what it leads to would be written, and older checkpoints there removed
+        if folder.exists() and not folder.is_dir():
+            raise DamagedFileError(f"{folder} is a file where a folder should be", "move it away")
         import orbax.checkpoint as ocp  # half a second that only runs on disk pay
 
         self._ocp = ocp

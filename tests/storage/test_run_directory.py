@@ -165,6 +165,12 @@ def test_a_folder_in_place_of_a_file_gets_one_line(place, capsys, name):
     assert name in one_line(capsys, "report" if name == "report.html" else "resume", place)
 
 
+def test_a_file_in_place_of_the_checkpoints_gets_one_line(place, capsys):
+    shutil.rmtree(place / "checkpoints")
+    (place / "checkpoints").touch()
+    assert "checkpoints" in one_line(capsys, "resume", place)
+
+
 def test_names_that_no_file_can_have_get_one_line(tmp_path, capsys, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     begin = "run linear --clients 4 --rounds 1 --no-progress --out".split()
@@ -351,6 +357,17 @@ def test_tables_are_not_written_through_a_link(tmp_path, capsys, name):
     (tmp_path / "two" / name).symlink_to(tmp_path / "precious")
     assert main([*words.split(), "--out", str(tmp_path / "two")]) == 0
     assert (tmp_path / "precious").read_text() == "mine" and "fedavg" in (tmp_path / "two" / name).read_text()
+
+
+def test_a_damaged_row_of_a_client_is_named_and_the_run_can_begin_again(tmp_path):
+    crashed(tmp_path, 8, execution=ON_DISK)
+    width = (tmp_path / "rows.bin").stat().st_size // 100
+    for position in range(0, 100 * width, width):
+        flip(tmp_path / "rows.bin", position)
+    with pytest.raises(OSError, match=r"rows\.bin is damaged: row \d+ .*: remove the run's checkpoints"):
+        run(tmp_path, execution=ON_DISK)
+    shutil.rmtree(tmp_path / "checkpoints")
+    assert_identical_params(run(tmp_path, execution=ON_DISK), run(None))
 
 
 @pytest.fixture

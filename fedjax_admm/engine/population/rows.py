@@ -66,7 +66,10 @@ class FileBytes:
         for k, place in enumerate(places):
             data = os.pread(self._file, self._width + 4, int(place) * (self._width + 4))
             if zlib.crc32(data[:-4]).to_bytes(4, "little") != data[-4:]:
-                raise DamagedFileError(f"{self.path} is damaged: row {place} is not what was written")
+                raise DamagedFileError(
+                    f"{self.path} is damaged: row {place} is not what was written",
+                    "remove the run's checkpoints to compute it again from round 0",
+                )
             rows[k] = np.frombuffer(data, np.uint8, self._width)
         return rows
 
