@@ -447,6 +447,11 @@ def read_run_settings(path: Any) -> dict[str, Any]:
     }  # fmt: skip
     _check_entries(file, settings, kinds)
     _check_entries(file, settings["problem"], {"clients": int, "recipe": dict | None})
+    if settings["problem"]["recipe"] is not None:
+        _check_entries(file, settings["problem"]["recipe"], {"example": str, "arguments": dict})
+    parts = [part for part in settings["algorithm"].values() if isinstance(part, dict) and "record" in part]
+    for part in (settings["algorithm"], *parts):
+        _check_entries(file, part, {"opaque" if "opaque" in part else "record": str})
     return settings
 
 
@@ -507,7 +512,7 @@ def _is_execution(found: Any) -> bool:
     counts, words = ("lanes", "cohort", "devices"), ("population", "platform")
     return (
         isinstance(found, dict)
-        and all(isinstance(found.get(name), int) and found[name] > 0 for name in counts)
+        and all(type(found.get(name)) is int and found[name] > 0 for name in counts)
         and all(isinstance(found.get(name), str) for name in words)
     )
 

@@ -140,6 +140,21 @@ def test_damaged_settings_get_one_line(place, capsys, content):
         assert "settings.json" in one_line(capsys, word, place)
 
 
+@pytest.mark.parametrize("value", [None, 3, [], {}], ids=str)
+@pytest.mark.parametrize("entry", ["problem", "problem.clients", "problem.recipe.example", "algorithm",
+                                   "algorithm.record", "algorithm.criterion.record", "rounds", "execution"])  # fmt: skip
+def test_an_entry_of_a_wrong_kind_gets_one_line(place, capsys, entry, value):
+    settings = json.loads((place / "settings.json").read_text())
+    *above, last = entry.split(".")
+    part = functools.reduce(dict.__getitem__, above, settings)
+    if type(value) is type(part[last]) and entry not in ("problem", "algorithm"):
+        pytest.skip("of the right kind")
+    part[last] = value
+    (place / "settings.json").write_text(json.dumps(settings))
+    for word in ("report", "resume"):
+        assert "settings.json is damaged" in one_line(capsys, word, place)
+
+
 @pytest.mark.parametrize("content", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_comparison_gets_one_line(tmp_path, capsys, content):
     algorithms = {"fedavg": linear().algorithm("fedavg")}
