@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import functools
 import inspect
 import os
@@ -137,7 +138,7 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         settings = _RUN.values(values) | _circumstances(values)
         check_run(**settings)
         _check_algorithm(name, chosen, values["clients"])
-        before = output.rounds_if_complete(values["out"])
+        before = None if values["rebuild"] else output.rounds_if_complete(values["out"])
         example = _made(make, problem.values(values), values["progress"])
         chosen = example.algorithm(name, **chosen)
         result = simulate(example.problem, chosen, **example.run_settings | settings | {"label": values["algorithm"]})
@@ -245,6 +246,9 @@ def target_of(text: str) -> tuple[str, float]:
     return column.replace("-", "_"), float(found)
 
 
+_UNFIT_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EROFS)
+
+
 class _Stopped(Exception):
     """A KeyboardInterrupt, past typer, which would end the process by itself."""
 
@@ -285,6 +289,9 @@ def _resume(
             "its submodules; may be given again.",
         ),
     ] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Where records are damaged, go back to before the damage.")
+    ] = False,
 ) -> None:
     """Goes on with the run or the comparison in DIR. Nothing that DIR names is imported unless --trust names it too.
 
@@ -292,13 +299,13 @@ def _resume(
 
     fedjax-admm resume runs/first
     """
-    trusted = trust or []
+    choices = {"trust": trust or (), "progress": progress, "rebuild": rebuild}
     if (Path(directory) / CELLS).exists():
-        complete = not any(read_comparison(directory).missing.values())
-        output.show_comparison(resume_comparison(directory, trusted, progress=progress), directory, complete)
+        complete = not rebuild and not any(read_comparison(directory).missing.values())
+        output.show_comparison(resume_comparison(directory, **choices), directory, complete)
         return
-    before = output.rounds_if_complete(directory)
-    result, stored = resume(directory, trusted, progress=progress), read_run(directory)
+    before = None if rebuild else output.rounds_if_complete(directory)
+    result, stored = resume(directory, **choices), read_run(directory)
     output.show_run(result, directory, stored.title, stored.note, before)
 
 
@@ -409,15 +416,15 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(f"{error.__cause__}{kept}", 1)
     except _Stopped as stopped:
         return _stopped(stopped.__cause__)
-    except DamagedFileError as error:
-        return _say(f"{error}: restore it, or give another directory", 2)
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, DamagedFileError, FileNotFoundError, ImportError) as error:
         return _say(str(error), 2)
     except output.EveryRunDivergedError as error:
         return _say(str(error), 1)
     except (OSError, MemoryError, processes.LostProcessError, jax.errors.JaxRuntimeError) as error:
         if isinstance(error.__cause__, DamagedFileError):
-            return _say(f"{error}: restore it, or give another directory", 2)
+            return _say(str(error), 2)
+        if isinstance(error, OSError) and error.errno in _UNFIT_PATH:
+            return _say(f"{str(error.filename)!r} cannot be used ({error.strerror}): give another directory", 2)
         return _say(f"the run failed: {str(error) or type(error).__name__}", 1)
 
 

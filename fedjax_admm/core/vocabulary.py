@@ -99,6 +99,21 @@ AWAY = (StopReason.DROPPED, StopReason.QUARANTINED)  # the client did nothing in
 OFFENCES = (StopReason.FAILED, StopReason.REJECTED)  # what quarantine counts
 
 
+class RunStatus(enum.StrEnum):
+    """How a run on disk stands.
+
+    >>> RunStatus.FINISHED == "finished"
+    True
+    """
+
+    RUNNING = "running"
+    KILLED = "killed"  # its process is gone without having said anything
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    DIVERGED = "diverged"
+    FAILED = "failed"
+
+
 @record
 class Solves:
     """One entry per local solve: [cohort] for a round, [rounds, cohort] for a run.

@@ -24,8 +24,6 @@ from .interrupts import Interrupted
 from .simulate import check_run, simulate
 from .simulation import Simulation
 
-SHARED = ("rounds", "participation", "evaluate_every", *CONDITIONS)  # settings of all cells that are plain values
-
 
 def compare(
     problem: Problem,

@@ -37,7 +37,7 @@ def resume(run_dir: Any, trust: str | Sequence[str] = (), **settings: Any) -> Re
     Args:
         run_dir: The run's directory.
         trust: Modules of your own, each with its submodules, that may be imported: this runs their code.
-        settings: What may change: progress, on_round and checkpoint_seconds.
+        settings: What may change: progress, on_round and checkpoint_seconds; and rebuild.
 
     Returns:
         The result, as if the run had never stopped.

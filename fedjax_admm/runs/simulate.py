@@ -14,7 +14,7 @@ import numpy as np
 
 from ..algorithms.base import Algorithm
 from ..core import checks, trees
-from ..core.vocabulary import Solves, State
+from ..core.vocabulary import RunStatus, Solves, State
 from ..engine import processes
 from ..engine.devices import on_one_device
 from ..engine.execution import Execution
@@ -63,6 +63,7 @@ def simulate(
     on_round: Callable[[dict[str, float]], Any] | None = None,
     checkpoint_seconds: float = 60.0,
     label: str | None = None,
+    rebuild: bool = False,
 ) -> Result:
     """Runs `rounds` rounds and returns the final parameters, every client's state and the history.
 
@@ -84,6 +85,8 @@ def simulate(
         processes only the first calls it.
     checkpoint_seconds: the least time between two checkpoints, besides the one at the end.
     label: what the algorithm is called in the run's directory and report; by default what its record says.
+    rebuild: where the run's records on disk are damaged, compute it again from the last checkpoint before the damage,
+        or from round 0; otherwise damage is an error that says which rounds it is in.
 
     Raises `DivergenceError`, with the history so far, if the server's parameters or the loss stop being finite,
     `Interrupted`, a KeyboardInterrupt with the run so far as its `result`, if it was stopped, and `LostProcessError` if
@@ -129,7 +132,7 @@ def simulate(
     messages = {"floats_down": int(algorithm.floats_down(number)), "floats_up": int(algorithm.floats_up(number))}
     with (
         processes.together(run_dir),
-        RunDirectory(run_dir, settings, sim.resolved() | messages, real, checkpoint_seconds) as directory,
+        RunDirectory(run_dir, settings, sim.resolved() | messages, real, checkpoint_seconds, rebuild) as directory,
         Interrupts() as interrupts,
     ):
         sim.use(sim.execution.again(directory.execution), directory.path)
@@ -195,7 +198,7 @@ class _Run:
                 if (stop or due or done == self._rounds) and directory.save(done, partial(sim.saved, state)):
                     sim.was_saved(state)
         if done == self._rounds:
-            directory.say("finished")
+            directory.say(RunStatus.FINISHED)
         result = self._result(state, done, log, solves)
         if stop:
             raise Interrupted(done, None if directory.path is None else str(directory.path), result)

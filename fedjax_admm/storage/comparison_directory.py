@@ -11,6 +11,7 @@ from typing import Any
 from ..algorithms.base import Algorithm
 from ..core.environment import versions
 from ..core.files import DamagedFileError, read_json, write_json
+from ..core.vocabulary import RunStatus
 from ..engine import processes
 from ..engine.execution import Execution
 from ..problems.problem import Problem
@@ -138,7 +139,7 @@ def read_comparison(path: Any) -> Comparison:
         for seed in plan.seeds:
             place = plan.place(label, seed)
             status = read_status(place) if (place / SETTINGS).exists() else {"status": "not begun"}
-            if status["status"] == "finished":
+            if status["status"] == RunStatus.FINISHED:
                 runs[label][seed] = read_run(place)
             else:
                 missing[label][seed] = status.get("message") or status["status"]

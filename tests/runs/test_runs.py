@@ -339,6 +339,7 @@ def test_a_file_that_cannot_grow_ends_the_run_and_it_can_go_on(tmp_path):
     )
     assert done.returncode == 1 and "RunDirectoryError" in done.stderr, done.stderr
     assert "and the run can be resumed" in done.stderr
+    assert fa.read_run(tmp_path).status == "failed"
     assert_identical(run(tmp_path, evaluate_every=1), run(None, evaluate_every=1))
 
 
@@ -369,6 +370,7 @@ def test_a_full_disk_ends_the_run_and_it_can_go_on(small_disk):
     with pytest.raises(fa.RunDirectoryError, match="No space left|can be resumed") as full:
         run(small_disk / "run", on_round=fill)
     assert "can be resumed" in str(full.value) and "\n" not in str(full.value)
+    assert fa.read_run(small_disk / "run").status == "failed"
     filler.unlink()
     assert_identical(run(small_disk / "run"), run(None))
 
