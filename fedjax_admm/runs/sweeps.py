@@ -17,17 +17,18 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
-from ..core import checks, trees
 from ..algorithms.base import Algorithm
+from ..core import checks, trees
+from ..core.vocabulary import State
+from ..engine import renewal
 from ..engine.devices import everywhere, on_one_device, replicated
-from ..problems.evaluation import evaluate_many
 from ..engine.execution import Execution
+from ..engine.rounds import RoundInfo, sweep_round
+from ..problems.evaluation import evaluate_many
+from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
 from .interrupts import Interrupted, Interrupts
-from ..problems.problem import Problem
 from .progress import Progress
-from ..core.vocabulary import State
-from ..engine.rounds import RoundInfo, sweep_round
 from .run_log import RunLog
 from .simulate import MOST_ROUNDS_A_DISPATCH
 from .simulation import Simulation
@@ -223,6 +224,7 @@ def _rounds(
             )  # fmt: skip
             put = jax.vmap(lambda leaf, ids, new: leaf.at[ids].set(new))
             clients = jax.tree.map(lambda leaf, new: put(leaf, ids, new), states.clients, rows)
+            servers = renewal.renew_many(problem, algorithms, servers, clients, info.renewed)
             last_epochs = put(states.last_epochs, ids, jnp.maximum(info.solves.epochs, 1))
             infos = jax.tree.map(lambda room, new: room.at[:, done].set(new.astype(room.dtype)), infos, info)
             return done + 1, State(states.round + 1, params, servers, clients, last_epochs), infos
