@@ -120,7 +120,7 @@ def _add_error(a: Array, b: Array, total: Array, low: Array) -> Array:
 def _halves(x: Array) -> tuple[Array, Array]:
     """x as a sum of two numbers of half its digits: products of such numbers are exact."""
     kind = jnp.finfo(x.dtype)
-    high = lax.reduce_precision(x, kind.nexp, kind.nmant // 2)
+    high = lax.reduce_precision(x, kind.nexp, (kind.nmant - 1) // 2)
     return high, x - high
 
 
