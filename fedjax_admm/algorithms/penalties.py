@@ -24,8 +24,8 @@ BOUNDS = (1e-12, 1e12)
 class PenaltyRule(Protocol):
     """What an algorithm asks of a rule. All arguments are [cohort].
 
-    Gap and movement are finite and were measured wherever the rule's answer is used: a client whose update was clipped,
-    so that their lengths say nothing, keeps its penalty. A rule may say besides
+    Gap and movement are never NaN and were measured wherever the rule's answer is used: a client whose update was
+    clipped, so that their lengths say nothing, keeps its penalty. A rule may say besides
 
     * `bounds`, (lowest, highest) penalty, each a number or one per client; without it they are `BOUNDS`, and None is
       for a rule that changes nothing;
