@@ -24,8 +24,8 @@ BOUNDS = (1e-12, 1e12)
 class PenaltyRule(Protocol):
     """What an algorithm asks of a rule. All arguments are [cohort].
 
-    Gap and movement are never NaN and were measured wherever the rule's answer is used: a client whose update was
-    clipped, so that their lengths say nothing, keeps its penalty. A rule may say besides
+    Gap and movement are never NaN and were measured wherever the rule's answer is used: a client whose solve failed
+    or whose update was clipped, so that their lengths say nothing, keeps its penalty. A rule may say besides
 
     * `bounds`, (lowest, highest) penalty, each a number or one per client; without it they are `BOUNDS`, and None is
       for a rule that changes nothing;
@@ -91,8 +91,8 @@ def residual_balancing(
         mu: the penalty changes if gap and penalty * movement differ by more than this factor, above 1.
         tau: the factor by which it changes, above 1.
         bounds: the lowest and the highest penalty, each above 0, a number or one per client [clients]. A penalty that
-            would leave them, or was outside from the start, is the nearer one after its next solve. The default is so
-            wide that no sound run meets it.
+            would leave them, or was outside from the start, is the nearer one after its next solve. The default,
+            1e-12 to 1e12, is so wide that no sound run meets it.
         judge_idle: whether solves that did no epoch change the penalty, as (3.15) says; otherwise it stays.
 
     Returns:

@@ -163,7 +163,7 @@ class Solutions:
     steps: Array  # [cohort] int32, optimizer steps done
     consensus_gap: Array  # [cohort], of what was taken for u+
     movement: Array  # [cohort]
-    measured: Array  # [cohort] bool: gap and movement are the solve's own; where the update was clipped, they are not
+    measured: Array  # [cohort] bool: gap and movement are the solve's own, not if it failed or its update was clipped
 
 
 @record

@@ -164,7 +164,7 @@ def _settle(
     record = _solves(job, ended, out, params)
     steps = ended.epoch * algorithm.local.steps_per_epoch(cohort.sizes)
     measured = {"consensus_gap": record.consensus_gap, "movement": record.movement}
-    own = jnp.ones_like(ok) if out.clipped is None else ~out.clipped
+    own = ok if out.clipped is None else ok & ~out.clipped
     solutions = Solutions(out.params, steps, **measured, measured=own)
     record = dataclasses.replace(record, **_nan_unless(ok, measured))
     # A client that failed, or of which nothing came, has weight 0 and keeps its rows; if that is all of them, the

@@ -114,6 +114,23 @@ def test_a_rule_never_sees_what_was_not_measured():
     np.testing.assert_allclose(result.solves.new_penalty, expected, rtol=1e-12)
 
 
+@fa.record
+class Ratio:
+    """0 / 0 where a client stands still at z."""
+
+    def __call__(self, penalty, consensus_gap, movement):
+        return penalty * movement / consensus_gap
+
+
+def test_a_rule_is_not_asked_about_solves_that_failed():
+    """Their gap is that of the start: what a rule makes of it must not reach the sums, not even times 0."""
+    rates = fa.LocalSolver(learning_rate=np.array([0.05, 1e300, 0.05, 0.05]), batch_size=4, max_epochs=2)
+    algorithm = fa.fedadmm(rates, 1.0, penalty_rule=Ratio())
+    result = fa.simulate(PROBLEM, algorithm, 1, participation=4, progress=False)
+    assert result.history["failed_clients"].tolist() == [0, 1]
+    assert np.all(np.isfinite(result.history["penalty_mean"]))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
