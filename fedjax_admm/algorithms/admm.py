@@ -16,7 +16,7 @@ from jax import Array
 
 from ..core import checks, trees
 from ..core.record import record, static
-from ..core.sums import RunningSum, weighted
+from ..core.sums import PositiveSum, RunningSum, weighted
 from ..core.vocabulary import Clients, Solutions, Subproblem
 from . import criteria, penalties
 from .criteria import Criterion
@@ -29,8 +29,8 @@ class Server:
     """The server's sums over all clients, with the penalty by which it counts each of them."""
 
     total: RunningSum  # [...] sum_i alpha_i (beta_i u_i - lambda_i)
-    weight: RunningSum  # sum_i alpha_i beta_i
-    penalty_mean: RunningSum  # mean of beta_i over all clients
+    weight: PositiveSum  # sum_i alpha_i beta_i
+    penalty_mean: PositiveSum  # mean of beta_i over all clients
 
 
 @record
@@ -55,16 +55,15 @@ class FedADMM:
         number = clients.ids.shape[0]
         beta = trees.per_client(self.penalty, clients.ids).astype(trees.scalar_dtype(params))
         weight = jnp.sum(clients.weights * beta)
-        # u_i^0 = z^0 and lambda_i^0 = 0, so the sum is weight * z^0.
+        # u_i^0 = z^0 and lambda_i^0 = 0, so the sum is weight * z^0, and no client's row need be made.
         total = jax.tree.map(lambda leaf: (weight * leaf.astype(weight.dtype)).astype(leaf.dtype), params)
-        server = Server(RunningSum.of(total), RunningSum.of(weight), RunningSum.of(jnp.mean(beta)))
+        server = Server(RunningSum.of(total), PositiveSum.of(weight), PositiveSum.of(jnp.mean(beta)))
         rows = {
             "client_params": trees.repeat(params, number),
             "duals": trees.repeat(optax.tree.zeros_like(params), number),
             "penalties": beta,
+            "sent_penalties": beta,  # with which the server counts the client
         }
-        if self.unselected_penalty == "sent":
-            rows["sent_penalties"] = beta
         return server, rows
 
     def subproblems(self, params: Any, server: Server, rows: dict[str, Any], cohort: Clients) -> Subproblem:
@@ -78,24 +77,38 @@ class FedADMM:
         step = trees.scale_rows(beta, trees.minus(u, z))
         duals = optax.tree.sub(rows["duals"], step)  # (3.10b): lambda+ = lambda - beta (u+ - z)
 
-        # What the server holds of each client changes from counted * u - lambda to beta * u+ - lambda+.
-        counted = rows.get("sent_penalties", beta)
-        change = optax.tree.sub(_message(beta, u, duals), _message(counted, u_old, rows["duals"]))
-        total = server.total.add(weighted(alpha, change))
-        weight = server.weight.add(jnp.sum(alpha * (beta - counted)))
+        new_beta = self._adapted(beta, solutions, cohort)  # (3.15)
+        counted, current = rows["sent_penalties"], self.unselected_penalty == "current"
+        # What the server holds of each client changes from counted * u - lambda to sent * u+ - lambda+ ...
+        sent = counted if current else beta
+        # Each difference by itself: beside duals of any size, what a small penalty changes would be rounded away.
+        moved = optax.tree.sub(trees.scale_rows(sent, u), trees.scale_rows(counted, u_old))
+        change = optax.tree.sub(moved, optax.tree.sub(duals, rows["duals"]))
+        total, weight = server.total.add(weighted(alpha, change)), server.weight
+        if not current:
+            weight = weight.replace(alpha, counted, sent)
         new_params = self._aggregate(z, total.value, weight.value)
-
-        rule = trees.per_client(self.penalty_rule, cohort.ids)
-        new_beta = rule(beta, solutions.consensus_gap, solutions.movement)  # (3.15)
-        new_rows = {"client_params": u, "duals": duals, "penalties": new_beta}
-        if "sent_penalties" in rows:
-            new_rows["sent_penalties"] = beta
-        else:
-            # Until the client is selected again, the server counts it with its new penalty.
-            total = total.add(weighted(alpha * (new_beta - beta), u))
-            weight = weight.add(jnp.sum(alpha * (new_beta - beta)))
-        mean = server.penalty_mean.add(jnp.sum(jnp.where(alpha > 0, new_beta - beta, 0)) / cohort.population)
+        if current:
+            # ... and until the client is selected again, the server counts it with its new penalty.
+            sent = new_beta
+            total = total.add(weighted(alpha * (sent - counted), u))
+            weight = weight.replace(alpha, counted, sent)
+        new_rows = {"client_params": u, "duals": duals, "penalties": new_beta, "sent_penalties": sent}
+        share = (alpha > 0).astype(beta.dtype) / cohort.population
+        mean = server.penalty_mean.replace(share, counted if current else beta, new_beta)
         return new_params, Server(total, weight, mean), new_rows
+
+    def count(self, server: Server, row: dict[str, Any], client: Clients) -> Server:
+        """The sums with what the server holds of one more client: counted u - lambda, and counted."""
+        weight = client.weights * row["sent_penalties"]
+        total = server.total.add(jax.tree.map(lambda u: weight.astype(u.dtype) * u, row["client_params"]))
+        # The duals stay when penalties shrink, and cancel each other: of them no digit may be lost.
+        total = total.add_product(-client.weights, row["duals"])
+        mean = server.penalty_mean.add(row["penalties"] / client.population)
+        return Server(total, server.weight.add(weight), mean)
+
+    def worn(self, server: Server) -> Array:
+        return server.weight.worn | server.penalty_mean.worn
 
     def penalty_mean(self, server: Server) -> Array:
         return server.penalty_mean.value
@@ -107,15 +120,21 @@ class FedADMM:
         # To count a client with a penalty that changes after its message, the server needs u and lambda apart.
         return (2 if self.unselected_penalty == "current" else 1) * num_params + 1
 
+    def _adapted(self, beta: Array, solutions: Solutions, cohort: Clients) -> Array:
+        """The cohort's penalties after their solves."""
+        return penalties.adapt(
+            trees.per_client(self.penalty_rule, cohort.ids),
+            beta,
+            solutions.consensus_gap,
+            solutions.movement,
+            measured=solutions.measured,
+            idle=solutions.steps == 0,
+        )
+
     def _aggregate(self, z: Any, total: Any, weight: Array) -> Any:
         """(3.1): z_hat = total / weight, then the memory z+ = (z_hat + delta z) / (1 + delta)."""
         delta = self.delta
         return jax.tree.map(lambda t, z: ((t / weight + delta * z) / (1 + delta)).astype(z.dtype), total, z)
-
-
-def _message(beta: Array, u: Any, duals: Any) -> Any:
-    """What a client sends, beta u - lambda, [cohort, ...]."""
-    return optax.tree.sub(trees.scale_rows(beta, u), duals)
 
 
 def fedadmm(
@@ -211,8 +230,8 @@ def fedadmm_insa(
 
     The other arguments are `fedadmm_in`'s.
 
-    >>> fedadmm_insa(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).penalty_rule
-    ResidualBalancing(mu=5.0, tau=2.0)
+    >>> fedadmm_insa(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).penalty_rule.tau
+    2.0
     """
     relative = criteria.relative_residual(c=c, reference=reference, residual=residual, sigma_factor=sigma_factor)
     return fedadmm(

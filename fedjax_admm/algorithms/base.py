@@ -8,7 +8,7 @@ the shapes said here, is told when a simulation is made (`contract`).
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jax import Array
@@ -56,6 +56,23 @@ class Algorithm(Protocol):
 
     def floats_up(self, num_params: int) -> int:
         """Numbers that a selected client must send."""
+        ...
+
+
+@runtime_checkable
+class RenewableSums(Protocol):
+    """What an algorithm has besides if its server's record is sums over all clients that can lose their digits.
+
+    After a round that leaves the record `worn`, the engine forms it anew: it counts one client after another from their
+    rows, wherever those live, beginning with a record of zeros. What several devices have counted is merged.
+    """
+
+    def worn(self, server: Any) -> Array:
+        """Whether the sums have taken in too much rounding."""
+        ...
+
+    def count(self, server: Any, row: dict[str, Any], client: Clients) -> Any:
+        """The server's record with the share of one more client, from its row; `client`'s fields are its numbers."""
         ...
 
 

@@ -7,6 +7,7 @@ they return. It runs under one trace, which JAX keeps: algorithms that differ in
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import numbers
 from typing import Any
@@ -16,11 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core import checks, trees
-from ..core.vocabulary import Clients, LocalProgress, Solutions, Subproblem
+from ..core.vocabulary import Clients, LocalProgress, Solutions, State, Subproblem
 from . import criteria
-from .base import Algorithm
+from .base import Algorithm, RenewableSums
 
 MEMBERS = ("init", "subproblems", "update", "local", "criterion", "penalty_mean", "floats_down", "floats_up")
+# What a state's attributes are already: rows are read as attributes where there is nothing else of the name.
+NOT_ROWS = {*dir(State), *(field.name for field in dataclasses.fields(State))}
 MAKERS = "fa.fedavg(...), fa.fedadmm_insa(...) and the like"
 
 
@@ -66,12 +69,16 @@ def _abstract_round(algorithm: Algorithm, params: Any, one: Clients, everyone: C
     stacked = trees.repeat(params, number)
     subproblem = algorithm.subproblems(params, server, rows, cohort)
     _check_subproblem(f"{kind}.subproblems", subproblem, stacked, algorithm.criterion)
-    solutions = Solutions(stacked, jnp.zeros(number, jnp.int32), consensus_gap=zeros, movement=zeros)
+    measured = jnp.ones(number, bool)
+    solutions = Solutions(stacked, jnp.zeros(number, jnp.int32), consensus_gap=zeros, movement=zeros, measured=measured)
     updated = algorithm.update(params, server, rows, solutions, cohort)
     updated = _values(f"{kind}.update", updated, ("params", "server", "rows"))
     for name, got, given in zip(("params", "server", "rows"), updated, (params, server, rows), strict=True):
         _check_like(f"{kind}.update: {name}", got, given)
     _check_number(f"{kind}.penalty_mean", algorithm.penalty_mean(updated[1]), ())
+    if isinstance(algorithm, RenewableSums):
+        _check_number(f"{kind}.worn", algorithm.worn(server), ())
+        _check_like(f"{kind}.count: server", algorithm.count(server, *trees.take((rows, cohort), 0)), server)
 
 
 def _start(algorithm: Algorithm, params: Any, clients: Clients) -> tuple[Any, ...]:
@@ -82,6 +89,9 @@ def _start(algorithm: Algorithm, params: Any, clients: Clients) -> tuple[Any, ..
         raise ValueError(
             f"{place} must return rows as a dict by names, {{}} if clients keep nothing, got {_shown(rows)}"
         )
+    for name in rows:
+        if name in NOT_ROWS:
+            raise ValueError(f"{place}: rows[{name!r}] could not be read, state.{name} is another value: rename it")
     for path, leaf in _leaves(f"{place}: rows", rows):
         if jnp.shape(leaf)[:1] != (number,):
             raise ValueError(

@@ -1,6 +1,8 @@
 """How a client's penalty changes after its solve: (penalty, consensus gap, movement) -> penalty.
 
-A new rule is a `record` with `__call__`; its numbers may be one per client.
+A new rule is a `record` with `__call__`; its numbers may be one per client. It is applied by `adapt`, which keeps every
+penalty within the rule's bounds and leaves it alone where there was nothing to judge, so a rule needs to think of
+neither.
 """
 
 from __future__ import annotations
@@ -8,14 +10,27 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..core import checks
-from ..core.record import record
+from ..core.record import record, static
+
+# Of rules that say nothing else. A sound run's penalties are some powers of ten around the loss's curvature; at these a
+# penalty times parameters, times a client's weight, still has all its digits in single precision.
+BOUNDS = (1e-12, 1e12)
 
 
 class PenaltyRule(Protocol):
-    """What an algorithm asks of a rule. All arguments are [cohort]."""
+    """What an algorithm asks of a rule. All arguments are [cohort].
+
+    Gap and movement are never NaN and were measured wherever the rule's answer is used: a client whose solve failed
+    or whose update was clipped, so that their lengths say nothing, keeps its penalty. A rule may say besides
+
+    * `bounds`, (lowest, highest) penalty, each a number or one per client; without it they are `BOUNDS`, and None is
+      for a rule that changes nothing;
+    * `judge_idle`, whether solves that did no epoch change the penalty too; without it they do.
+    """
 
     def __call__(self, penalty: Array, consensus_gap: Array, movement: Array) -> Array: ...
 
@@ -23,6 +38,8 @@ class PenaltyRule(Protocol):
 @record
 class Constant:
     """The penalty stays as it was."""
+
+    bounds = None
 
     def __call__(self, penalty: Array, consensus_gap: Array, movement: Array) -> Array:
         return penalty
@@ -34,6 +51,14 @@ class ResidualBalancing:
 
     mu: Any
     tau: Any
+    lowest: Any = BOUNDS[0]
+    highest: Any = BOUNDS[1]
+    judge_idle: bool = static(default=True)
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """Between what its penalties stay."""
+        return self.lowest, self.highest
 
     def __call__(self, penalty: Array, consensus_gap: Array, movement: Array) -> Array:
         weighted = penalty * movement  # the paper's p; its d is the consensus gap
@@ -50,11 +75,31 @@ def constant() -> Constant:
     return Constant()
 
 
-def residual_balancing(mu: Any = 5.0, tau: Any = 2.0) -> ResidualBalancing:
+def residual_balancing(
+    mu: Any = 5.0, tau: Any = 2.0, *, bounds: tuple[Any, Any] = BOUNDS, judge_idle: bool = True
+) -> ResidualBalancing:
     """beta * tau if ||u+ - z|| > mu beta ||u+ - u||, beta / tau if beta ||u+ - u|| > mu ||u+ - z|| (3.15).
 
-    `mu` and `tau` are above 1. The rule compares a quantity that has a beta in it with one that has none, so
-    unlike the criterion it is not invariant under a change of the loss's scale.
+    The rule compares a quantity that has a beta in it with one that has none, so unlike the criterion it is not
+    invariant under a change of the loss's scale.
+
+    A solve whose criterion holds at once does no epoch: it returns z, so its gap is 0 and (3.15) read literally divides
+    the penalty each time, without end where the criterion is a fixed tolerance. The bounds end that, and the history's
+    column `penalties_at_bound` tells of it; with `judge_idle=False` it does not happen.
+
+    Args:
+        mu: the penalty changes if gap and penalty * movement differ by more than this factor, above 1.
+        tau: the factor by which it changes, above 1.
+        bounds: the lowest and the highest penalty, each above 0, a number or one per client [clients]. A penalty that
+            would leave them, or was outside from the start, is the nearer one after its next solve. The default,
+            1e-12 to 1e12, is so wide that no sound run meets it.
+        judge_idle: whether solves that did no epoch change the penalty, as (3.15) says; otherwise it stays.
+
+    Returns:
+        The rule, for `fedadmm(penalty_rule=...)`.
+
+    Raises:
+        ValueError: if an argument is not as said here.
 
     >>> rule = residual_balancing(mu=5, tau=2)
     >>> float(rule(jnp.float32(1.0), jnp.float32(10.0), jnp.float32(1.0)))
@@ -63,4 +108,62 @@ def residual_balancing(mu: Any = 5.0, tau: Any = 2.0) -> ResidualBalancing:
     Reference: He, Yang and Wang, "Alternating direction method with self-adaptive penalty parameters for
     monotone variational inequalities", J. Optimization Theory and Applications 106, 2000.
     """
-    return ResidualBalancing(mu=checks.number("mu", mu, above=1), tau=checks.number("tau", tau, above=1))
+    if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
+        raise ValueError(f"bounds must be a pair, (lowest, highest) penalty, got {bounds!r}")
+    if not isinstance(judge_idle, bool):
+        raise ValueError(f"judge_idle must be True or False, got {judge_idle!r}")
+    lowest, highest = (checks.number("bounds", bound, above=0, per_client=True) for bound in bounds)
+    if not np.all(np.less(lowest, highest)):
+        raise ValueError(f"bounds must be (lowest, highest) with the lowest below the highest, got {bounds!r}")
+    mu, tau = checks.number("mu", mu, above=1), checks.number("tau", tau, above=1)
+    return ResidualBalancing(mu, tau, lowest, highest, judge_idle)
+
+
+def bounds_of(rule: PenaltyRule) -> tuple[Any, Any] | None:
+    """The rule's (lowest, highest) penalty; None if it changes nothing.
+
+    >>> bounds_of(residual_balancing(bounds=(0.1, 10)))
+    (0.1, 10.0)
+    """
+    return getattr(rule, "bounds", BOUNDS)
+
+
+def adapt(
+    rule: PenaltyRule, penalty: Array, consensus_gap: Array, movement: Array, measured: Array, idle: Array
+) -> Array:
+    """The clients' penalties after their solves. All arguments but the rule are [cohort].
+
+    Args:
+        rule: how a penalty changes, with its numbers of these clients.
+        penalty: beta_i of the solves.
+        consensus_gap: ||u+ - z||.
+        movement: ||u+ - u||.
+        measured: whether gap and movement are the solve's own.
+        idle: whether the solve did no epoch.
+
+    Returns:
+        The rule's penalties within its bounds; the former one where nothing was measured or the rule does not judge.
+    """
+    bounds = bounds_of(rule)
+    if bounds is None:
+        return penalty
+    judged = measured if getattr(rule, "judge_idle", True) else measured & ~idle
+    lowest, highest = (jnp.asarray(bound, penalty.dtype) for bound in bounds)
+    # What is not judged is handed to the rule as a solve that stood still, so that it never sees anything odd.
+    gap, moved = jnp.where(judged, consensus_gap, 0), jnp.where(judged, movement, 0)
+    return jnp.where(judged, jnp.clip(rule(penalty, gap, moved), lowest, highest), penalty)
+
+
+def count_at_bound(rule: PenaltyRule, penalties: np.ndarray, ids: np.ndarray) -> int:
+    """How many of clients' penalties [ids] are at a bound of the rule; 0 if it has none.
+
+    >>> count_at_bound(residual_balancing(bounds=(0.1, 10)), np.float32([0.1, 1, 10]), np.arange(3))
+    2
+    """
+    bounds = bounds_of(rule)
+    if bounds is None:
+        return 0
+    # In the penalties' own precision, in which they were cut.
+    lowest, highest = (np.asarray(bound, penalties.dtype) for bound in bounds)
+    lowest, highest = (bound[ids] if bound.ndim else bound for bound in (lowest, highest))
+    return int(np.sum((penalties <= lowest) | (penalties >= highest)))

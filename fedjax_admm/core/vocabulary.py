@@ -176,8 +176,9 @@ class Solutions:
 
     params: Any  # [cohort, ...] u_i^{k+1}; the start where the solve failed
     steps: Array  # [cohort] int32, optimizer steps done
-    consensus_gap: Array  # [cohort]; NaN, as movement, where the update was clipped: its length says nothing
+    consensus_gap: Array  # [cohort], of what was taken for u+
     movement: Array  # [cohort]
+    measured: Array  # [cohort] bool: gap and movement are the solve's own, not if it failed or its update was clipped
 
 
 @record

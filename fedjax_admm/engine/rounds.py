@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from ..algorithms.base import Algorithm
+from ..algorithms.base import Algorithm, RenewableSums
 from ..core import randomness, trees
 from ..core.record import record
 from ..core.vocabulary import Clients, Solutions, Solves, StopReason
@@ -29,6 +29,7 @@ class RoundInfo:
     rows: Array  # rows whose gradient those trips computed, line searches apart
     penalty_mean: Array
     finite: Array  # whether the server's parameters are, and any client's
+    renewed: Array  # whether the server's sums are formed anew after it
 
     @classmethod
     def empty(cls, rounds: int, cohort: int, dtype: Any) -> RoundInfo:
@@ -37,7 +38,8 @@ class RoundInfo:
         kinds = {"epochs": whole, "max_epochs": whole, "gradient_samples": whole, "criterion_samples": whole}
         kinds["stop_code"] = whole.astype(jnp.int8)
         solves = Solves(**{field.name: kinds.get(field.name, real) for field in dataclasses.fields(Solves)})
-        return cls(solves, whole[:, 0], whole[:, 0], real[:, 0], jnp.ones((rounds,), bool))
+        true = jnp.ones((rounds,), bool)
+        return cls(solves, whole[:, 0], whole[:, 0], real[:, 0], finite=true, renewed=~true)
 
 
 def clients_of(problem: Problem, ids: Array, dtype: Any) -> Clients:
@@ -162,8 +164,8 @@ def _settle(
     record = _solves(job, ended, out, params)
     steps = ended.epoch * algorithm.local.steps_per_epoch(cohort.sizes)
     measured = {"consensus_gap": record.consensus_gap, "movement": record.movement}
-    believed = measured if out.clipped is None else _nan_unless(~out.clipped, measured)
-    solutions = Solutions(out.params, steps, **believed)
+    own = ok if out.clipped is None else ok & ~out.clipped
+    solutions = Solutions(out.params, steps, **measured, measured=own)
     record = dataclasses.replace(record, **_nan_unless(ok, measured))
     # A client that failed, or of which nothing came, has weight 0 and keeps its rows; if that is all of them, the
     # server keeps its record as well.
@@ -177,7 +179,8 @@ def _settle(
     if away is not None:
         names = ("reference_residual", "final_residual", "sigma")
         record = dataclasses.replace(record, **_nan_unless(away < 0, {name: record[name] for name in names}))
-    info = RoundInfo(record, trips, jnp.sum(ended.rows), algorithm.penalty_mean(new_server), finite)
+    worn = algorithm.worn(new_server) if isinstance(algorithm, RenewableSums) else jnp.zeros((), bool)
+    info = RoundInfo(record, trips, jnp.sum(ended.rows), algorithm.penalty_mean(new_server), finite, worn)
     return new_params, new_server, new_rows, info
 
 

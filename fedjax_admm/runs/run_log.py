@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from ..algorithms import penalties
 from ..core.vocabulary import Solves, State, StopReason
 from ..engine.rounds import RoundInfo
 from ..problems.evaluation import evaluated_columns
@@ -17,6 +19,7 @@ from .simulation import Simulation
 
 # What the history counts, by what is configured: a column of clients for each reason.
 FAULTS = (StopReason.DROPPED, StopReason.QUARANTINED, StopReason.CORRUPTED, StopReason.REJECTED)
+AT_BOUND = "penalties_at_bound"
 UNSENT = (StopReason.FAILED, StopReason.LATE)  # a failed solve has nothing to send, a late one is not waited for
 
 
@@ -34,10 +37,13 @@ class RunLog:
         faults, time = sim.faults, sim.client_time
         self._reasons = (StopReason.FAILED, *(FAULTS if faults is not None and faults.any else ()))
         self._reasons += (StopReason.LATE,) if time is not None and time.deadline is not None else ()
+        self._rule = getattr(sim.algorithm, "penalty_rule", penalties.constant())
+        self._warned = False
 
     def resume(self, rows: list[dict[str, float]]) -> None:
         """Goes on after these rows."""
         self._rows, self._told = list(rows), len(rows)
+        self._warned = any(row.get(AT_BOUND, 0) > 0 for row in rows)
         evaluated = evaluated_columns(self._sim.problem)
         self._unmeasured = dict.fromkeys(evaluated, np.nan)
         last = max(k for k, row in enumerate(rows) if np.isfinite(row["loss"]))
@@ -92,6 +98,7 @@ class RunLog:
                     seconds=seconds / ran,
                     **{f"{reason}_clients": _count(solves, reason) for reason in self._reasons},
                     **self._simulated(cohorts[k], solves),
+                    **self._at_bound(cohorts[k], solves),
                 )
             )
 
@@ -100,6 +107,20 @@ class RunLog:
             return {}
         seconds = self._sim.client_time.round_seconds(cohort, solves, self._floats_down, self._floats_up)
         return {"simulated_seconds": seconds}
+
+    def _at_bound(self, cohort: np.ndarray, solves: Solves) -> dict[str, float]:
+        """How many of the cohort's penalties are at a bound; the first time with a warning."""
+        if penalties.bounds_of(self._rule) is None:
+            return {}
+        count = penalties.count_at_bound(self._rule, np.asarray(solves.new_penalty), cohort)
+        if count and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"round {len(self._rows)}: penalties are at their bound, where the rule cannot go on; the history's "
+                f"{AT_BOUND} counts them: look at the criterion, or use residual_balancing(judge_idle=False)",
+                stacklevel=2,
+            )
+        return {AT_BOUND: count}
 
     def history(self) -> History:
         return History(self._rows)
@@ -116,6 +137,8 @@ class RunLog:
         }  # fmt: skip
         if self._sim.client_time is not None:
             start["simulated_seconds"] = 0.0
+        if penalties.bounds_of(self._rule) is not None:
+            start[AT_BOUND] = 0
         return start | values
 
 

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 from ..algorithms.base import Algorithm
 from ..core import checks, trees
 from ..core.vocabulary import State
+from ..engine import renewal
 from ..engine.devices import everywhere, on_one_device, replicated
 from ..engine.execution import Execution
 from ..engine.rounds import RoundInfo, sweep_round
@@ -223,6 +224,7 @@ def _rounds(
             )  # fmt: skip
             put = jax.vmap(lambda leaf, ids, new: leaf.at[ids].set(new))
             clients = jax.tree.map(lambda leaf, new: put(leaf, ids, new), states.clients, rows)
+            servers = renewal.renew_many(problem, algorithms, servers, clients, info.renewed)
             last_epochs = put(states.last_epochs, ids, jnp.maximum(info.solves.epochs, 1))
             infos = jax.tree.map(lambda room, new: room.at[:, done].set(new.astype(room.dtype)), infos, info)
             return done + 1, State(states.round + 1, params, servers, clients, last_epochs), infos

@@ -262,10 +262,12 @@ def test_communicated_floats_and_history(algorithm):
     np.testing.assert_array_equal(history["communicated_floats"], [0, *[2 * traffic] * 3])
     names = ("round loss epochs_mean gradient_samples criterion_samples communicated_floats penalty_mean "
              "lane_efficiency seconds eval_seconds failed_clients").split()  # fmt: skip
+    bounded = ["penalties_at_bound"]
+    names += bounded if getattr(algorithm, "penalty_rule", fa.penalties.constant()) != fa.penalties.constant() else []
     assert list(history) == names
     # What no metric may be called; some columns are only there with faults or a client time.
     others = [f"{reason}_clients" for reason in ("dropped", "quarantined", "corrupted", "rejected", "late")]
-    assert {*names, *others, "simulated_seconds", "excess_loss", "regularizer"} == set(RESERVED)
+    assert {*names, *others, *bounded, "simulated_seconds", "excess_loss", "regularizer"} == set(RESERVED)
     assert list(history.to_pandas().columns) == names
     np.testing.assert_array_equal(history["round"], range(4))
 

@@ -15,6 +15,7 @@ from ...core import trees
 from ...core.vocabulary import State
 from ...exchange.conditions import Conditions
 from ...problems.problem import Problem
+from .. import renewal
 from ..devices import AXIS, gathered
 from ..rounds import RoundInfo, clients_of, cohort_round
 
@@ -99,7 +100,9 @@ def _rounds(
             epochs, counts = trees.take((state.last_epochs, state.offences), ids)
             last_epochs, offences = conditions.remembered(epochs, counts, info.solves)
         last_epochs, offences = _put((state.last_epochs, state.offences), ids, (last_epochs, offences))
-        return State(state.round + 1, params, server, put(state.clients, ids, rows), last_epochs, offences), info
+        clients = put(state.clients, ids, rows)
+        server = renewal.renew(problem, algorithm, server, clients, info.renewed, split=split)
+        return State(state.round + 1, params, server, clients, last_epochs, offences), info
 
     def body(loop: tuple) -> tuple:
         done, state, infos, _ = loop

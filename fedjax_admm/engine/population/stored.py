@@ -22,6 +22,8 @@ from ...core import trees
 from ...core.vocabulary import State
 from ...exchange.conditions import Conditions
 from ...problems.problem import Problem
+from .. import renewal
+from ..devices import everywhere, on_one_device
 from ..rounds import RoundInfo, clients_of, cohort_round
 from .rows import FileBytes, HostBytes, StoredClients, row_bytes
 
@@ -143,6 +145,8 @@ class StoredPopulation:
             ahead = None if following is None else clients.take(following, begun)  # while the device computes
             new, info = wait((new, info))
             clients.put(ids, new)
+            if info.renewed:
+                server = everywhere(self._renewed(server, clients), static["mesh"])
             if following is not None:
                 self._ahead = weakref.ref(clients), following, _handed_over(ahead, following, new, ids)
             last_epochs[ids] = np.maximum(info.solves.epochs, 1)
@@ -157,6 +161,11 @@ class StoredPopulation:
         clients.round = int(state.round) + done
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *infos)
         return State(state.round + done, params, server, clients, last_epochs, offences), stacked, done
+
+    def _renewed(self, server: Any, clients: StoredClients) -> Any:
+        """The server's record, formed anew from all clients' rows, a block at a time."""
+        blocks = ((ids, clients.take(ids)) for ids in renewal.block_ids(self._shapes.clients))
+        return renewal.renew_by_blocks(self._problem, self._algorithm, on_one_device(server), blocks)
 
     def _rows_of(self, clients: StoredClients, ids: np.ndarray) -> Any:
         ahead, self._ahead = self._ahead, None
