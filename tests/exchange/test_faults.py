@@ -354,6 +354,34 @@ def test_clipping_of_numbers_whose_squares_overflow():
     assert not (longer | gross) and not np.any(nothing["a"])
 
 
+@pytest.mark.parametrize(("times", "kept"), [(0.95, 0.95), (1.05, 1.0), (9.5, 1.0), (10.5, None)])
+def test_an_update_is_clipped_above_the_norm_and_kept_out_above_ten_times_of_it(times, kept):
+    problem, *_ = least_squares([6, 11], dimension=4)
+    faults = fa.Faults(
+        corruption="constant", corrupted=[0], strength=times * 0.3 / 2, clip_norm=0.3, quarantine_after=5
+    )  # the norm of four equal numbers is twice one of them
+    result = run(problem, fa.fedavg(LOCAL), 1, participation=1.0, initial_params=np.zeros(4), faults=faults)
+    assert result.solves.stop_reason[0, 0] == ("rejected" if kept is None else "corrupted")
+    if kept is not None:
+        np.testing.assert_allclose(result.solves.consensus_gap[0, 0], kept * 0.3, rtol=1e-12)
+
+
+def slope(w, batch):
+    """A loss that stays finite at any finite parameters."""
+    return 1e-8 * (batch["x"] @ w)
+
+
+def test_finite_parameters_whose_update_overflows_are_kept_out():
+    """The largest number and a start far below zero: what was sent is finite, its distance from there is not."""
+    problem, *_ = least_squares([6, 11], dtype=np.float32)
+    problem = fa.Problem(problem.init, slope, problem.data)
+    start, largest = np.full(5, -1e33, np.float32), float(np.finfo(np.float32).max)
+    faults = fa.Faults(corruption="constant", corrupted=[0], strength=largest)
+    result = run(problem, fa.fedavg(LOCAL), 1, participation=1.0, initial_params=start, faults=faults)
+    assert result.solves.stop_reason[0].tolist() == ["rejected", "maximum"]
+    np.testing.assert_allclose(result.params, start, rtol=1e-6)
+
+
 def test_a_clipped_update_does_not_raise_the_penalty_for_ever():
     problem, *_ = least_squares([6, 11, 3], dtype=np.float32)
     faults = fa.Faults(corruption="constant", corrupted=[0], strength=100.0, clip_norm=0.5)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from federations import least_squares, make_problem
+from federations import least_squares, make_problem, two_sides_of_a_cliff
 
 import fedjax_admm as fa
 from fedjax_admm.core import environment
@@ -621,3 +621,12 @@ def test_problems_of_the_same_shape_compile_nothing(tmp_path):
     noted = problem.with_recipe({"example": "somewhere", "arguments": {}})
     assert jax.tree.structure(noted) == jax.tree.structure(problem)
     assert noted.recipe and jax.tree.map(lambda x: x, noted).recipe is None
+
+
+def test_a_failed_solve_receives_but_sends_nothing():
+    """Client 0 fails in the second round: two models go down and one client's message up."""
+    local = fa.LocalSolver(learning_rate=0.7, max_epochs=1)
+    algorithm = fa.fedadmm_in(local, penalty=1.0, reference="client")  # which sends beta u - lambda, beta
+    result = fa.simulate(two_sides_of_a_cliff(), algorithm, rounds=2, progress=False)
+    assert result.history["failed_clients"].tolist() == [0, 0, 1]
+    assert result.history["communicated_floats"].tolist() == [0, 2 * 2 + 2 * 3, 2 * 2 + 3]
