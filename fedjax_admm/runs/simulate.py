@@ -36,6 +36,7 @@ from ..storage.settings import (
     describe_problem,
     digest,
 )
+from .collected_solves import CollectedSolves
 from .interrupts import Interrupted, Interrupts
 from .progress import Progress
 from .run_log import RunLog
@@ -172,20 +173,21 @@ class _Run:
 
     def __call__(self, directory: RunDirectory | NoDirectory, interrupts: Interrupts) -> Result:
         sim, log = self._sim, RunLog(self._sim)
-        found = directory.restore(sim.saved_shape())
+        found, solves = directory.restore(sim.saved_shape()), CollectedSolves()
         if found is None:
-            state, done, solves = sim.init(), 0, []
+            state, done = sim.init(), 0
             log.evaluate(state)
             self._tell(directory, log, 0, None)
         else:
-            state, done, solves = sim.restored(found.state), found.round, [found.solves]
+            state, done = sim.restored(found.state), found.round
+            solves.add(found.solves)
             log.resume(found.rows)
         quick, stop = 1, False  # rounds that fit into SECONDS_A_DISPATCH; whether it is to stop
         with Progress(self._rounds, self._progress, done) as shown:
             while done < self._rounds and not stop:
                 count = min(self._most, quick, self._rounds - done, self._every - done % self._every)
                 state, new, seconds = self._dispatch(state, done, count, log, directory, interrupts)
-                solves.append(new)
+                solves.add(new)
                 done += count
                 try:
                     if done % self._every == 0 or done == self._rounds:
@@ -199,18 +201,18 @@ class _Run:
                     sim.was_saved(state)
         if done == self._rounds:
             directory.say(RunStatus.FINISHED)
-        result = self._result(state, done, log, solves)
+        result = self._result(state, done, log, solves.solves())
         if stop:
             raise Interrupted(done, None if directory.path is None else str(directory.path), result)
         return result
 
-    def _result(self, state: State, done: int, log: RunLog, solves: list[Solves]) -> Result:
-        """What there is after `done` rounds, whose solves are in blocks [rounds, cohort]."""
+    def _result(self, state: State, done: int, log: RunLog, solves: Solves) -> Result:
+        """What there is after `done` rounds, with their solves [rounds, cohort]."""
         # The parameters are the result's own: its state may be given to another round.
         return Result(
             history=log.history(),
             cohorts=self._cohorts(0, done),
-            solves=jax.tree.map(lambda *blocks: np.concatenate(blocks), *solves),
+            solves=solves,
             num_clients=self._sim.problem.data.num_clients,
             params=jax.tree.map(jnp.copy, on_one_device(state.params)),
             state=processes.whole(state),

@@ -27,6 +27,7 @@ from ..engine.rounds import RoundInfo, sweep_round
 from ..problems.evaluation import evaluate_many
 from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
+from .collected_solves import CollectedSolves
 from .interrupts import Interrupted, Interrupts
 from .progress import Progress
 from .run_log import RunLog
@@ -69,10 +70,10 @@ def simulate_many(
     cohorts = np.stack([np.stack([sim.cohorts[k] for k in range(rounds)]) for sim in sims])  # [runs, rounds, cohort]
     states, logs = sweep.init(), [_Log(sim) for sim in sims]
     _evaluate(problem, states, logs)
-    blocks, done = [], 0
+    collected, done = CollectedSolves(axis=1), 0
 
     def results() -> list[Result | DivergenceError]:
-        solves = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *blocks)
+        solves = collected.solves()  # [runs, rounds, cohort]
         return [log.error or _result(r, log, states, cohorts[:, :done], solves) for r, log in enumerate(logs)]
 
     with Progress(rounds, progress) as shown, Interrupts(kept=False) as interrupts:
@@ -84,7 +85,7 @@ def simulate_many(
             for r, log in enumerate(logs):
                 mine = jax.tree.map(lambda leaf, r=r: leaf[r], infos)
                 log.add_rounds(block[r], mine, count, time.perf_counter() - began)
-            blocks.append(infos.solves)
+            collected.add(infos.solves)
             done += count
             if done % every == 0 or done == rounds:
                 _evaluate(problem, states, logs)

@@ -21,8 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
-from federations import least_squares, make_problem
+from federations import least_squares, make_problem, two_sides_of_a_cliff
 
 import fedjax_admm as fa
 from fedjax_admm.core import environment
@@ -416,13 +417,13 @@ def test_saving_takes_its_share_of_the_time_and_no_more(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
     kept = checkpoints.Checkpoints(tmp_path, seconds=1.0)
-    save = kept._manager.save
+    save = ocp.CheckpointManager.save
 
     def slow(*args, **kwargs):
         now[0] += 0.6
         return save(*args, **kwargs)
 
-    monkeypatch.setattr(kept._manager, "save", slow)
+    monkeypatch.setattr(ocp.CheckpointManager, "save", slow)
     saved, round = 0, 0
     while now[0] < 1000:
         now[0] += 0.5
@@ -612,3 +613,12 @@ def test_problems_of_the_same_shape_compile_nothing(tmp_path):
     noted = problem.with_recipe({"example": "somewhere", "arguments": {}})
     assert jax.tree.structure(noted) == jax.tree.structure(problem)
     assert noted.recipe and jax.tree.map(lambda x: x, noted).recipe is None
+
+
+def test_a_failed_solve_receives_but_sends_nothing():
+    """Client 0 fails in the second round: two models go down and one client's message up."""
+    local = fa.LocalSolver(learning_rate=0.7, max_epochs=1)
+    algorithm = fa.fedadmm_in(local, penalty=1.0, reference="client")  # which sends beta u - lambda, beta
+    result = fa.simulate(two_sides_of_a_cliff(), algorithm, rounds=2, progress=False)
+    assert result.history["failed_clients"].tolist() == [0, 0, 1]
+    assert result.history["communicated_floats"].tolist() == [0, 2 * 2 + 2 * 3, 2 * 2 + 3]
