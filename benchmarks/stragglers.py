@@ -73,8 +73,9 @@ def main() -> None:
     time, algorithms = fa.ClientTime(speeds, bandwidths), methods(example, given["penalty"])
     seeds = numbers("seeds", given["seeds"], int)
     comparison = fa.compare(example.problem, algorithms, seeds=seeds, client_time=time, **example.run_settings)
-    target, n = given["target"], example.problem.num_params
-    floats = {label: method.floats_down(n) + method.floats_up(n) for label, method in algorithms.items()}
+    target = given["target"]
+    estimates = {label: fa.estimate(example.problem, method) for label, method in algorithms.items()}
+    floats = {label: one.floats_down + one.floats_up for label, one in estimates.items()}
     spread = ", ".join(f"{speed:.0f}" for speed in (speeds.min(), np.median(speeds), speeds.max()))
     print(f"slowest, median and fastest client: {spread} gradients a second")
     print(f"to a loss {target:g} above the optimum, mean over seeds {given['seeds']}:\n")

@@ -1,85 +1,38 @@
-"""fedjax_admm: a vectorized simulator of federated optimisation in JAX."""
+"""fedjax_admm: a vectorized simulator of federated optimisation in JAX.
 
-from . import algorithms, examples, models, problems
-from ._version import __version__
-from .algorithms import criteria, fedadmm, fedadmm_in, fedadmm_insa, fedavg, feddyn, fedprox, penalties, scaffold
-from .algorithms.local_solver import LocalSolver
-from .algorithms.server_step import ServerStep
-from .core.record import record, static
-from .core.vocabulary import Solves, State, StopReason, Subproblem
-from .data import partition
-from .data.federated import FederatedData
-from .engine.devices import use_cpu_devices
-from .engine.execution import Execution
-from .engine.processes import LostProcessError, initialize_distributed
-from .exchange import client_time
-from .exchange.client_time import ClientTime
-from .exchange.faults import Faults
-from .exchange.stage import Stage
-from .problems.problem import Problem
-from .results.comparison import Comparison
-from .results.history import DivergenceError, History, Result, RunRecord
-from .runs import loggers
-from .runs.compare import compare, read_comparison
-from .runs.estimate import Estimate, estimate
-from .runs.interrupts import Interrupted
-from .runs.simulate import resume, simulate
-from .runs.simulation import Simulation
-from .runs.sweeps import simulate_many
-from .show import plots
-from .storage.run_directory import RunDirectoryError, StoredRun, read_run
+The names are those in `__init__.pyi`. Each is imported when it is first asked for: JAX takes seconds, which not every
+use needs, and during which a command must already be able to hear Ctrl-C.
+"""
 
-__all__ = [
-    "ClientTime",
-    "Comparison",
-    "DivergenceError",
-    "Estimate",
-    "Execution",
-    "Faults",
-    "FederatedData",
-    "History",
-    "Interrupted",
-    "LocalSolver",
-    "LostProcessError",
-    "Problem",
-    "Result",
-    "RunDirectoryError",
-    "RunRecord",
-    "ServerStep",
-    "Simulation",
-    "Solves",
-    "Stage",
-    "State",
-    "StopReason",
-    "StoredRun",
-    "Subproblem",
-    "__version__",
-    "algorithms",
-    "client_time",
-    "compare",
-    "criteria",
-    "estimate",
-    "examples",
-    "fedadmm",
-    "fedadmm_in",
-    "fedadmm_insa",
-    "fedavg",
-    "feddyn",
-    "fedprox",
-    "initialize_distributed",
-    "loggers",
-    "models",
-    "partition",
-    "penalties",
-    "plots",
-    "problems",
-    "read_comparison",
-    "read_run",
-    "record",
-    "resume",
-    "scaffold",
-    "simulate",
-    "simulate_many",
-    "static",
-    "use_cpu_devices",
-]
+import ast
+import importlib
+import pkgutil
+from typing import Any
+
+
+def _find_names() -> dict[str, str]:
+    """name -> the module that has it, from the import statements in `__init__.pyi`."""
+    stub = ast.parse(pkgutil.get_data(__name__, "__init__.pyi") or b"")
+    statements = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: "." + (node.module or "") for node in statements for alias in node.names}
+
+
+_MODULES = _find_names()
+__all__ = sorted(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = _MODULES[name]
+    module = importlib.import_module(place, __name__)
+    if place == "." or not hasattr(module, name):  # a module in it, which nobody has imported yet
+        found = importlib.import_module(f"{place}.{name}".replace("..", "."), __name__)
+    else:
+        found = getattr(module, name)
+    globals()[name] = found  # from now on without this function
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

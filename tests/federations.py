@@ -51,6 +51,17 @@ def make_problem(xs, ys, dtype=np.float64, **kwargs):
     return fa.Problem(init=initializer(xs[0].shape[1]), loss=squared_error, data=data, regularizer=ridge)
 
 
+def steep_beyond_a_half(w, batch):
+    """A squared error whose gradient is finite everywhere, but too large above one half for its norm to be."""
+    return 0.5 * (w[0] - batch["y"]) ** 2 * jnp.where(w[0] > 0.5, 1e300, 1.0)
+
+
+def two_sides_of_a_cliff():
+    """Two clients, the first at home on a cliff: a step of 0.7 from zero leads it there, and the server away from it."""
+    data = fa.FederatedData.from_arrays({"y": np.array([1.0, -3.0])}, [[0], [1]])
+    return fa.Problem(init=initializer(2), loss=steep_beyond_a_half, data=data)
+
+
 def optimum(xs, ys, alpha):
     """The minimiser of sum_i alpha_i f_i, solved directly."""
     hessian = sum(a * x.T @ x / len(x) for a, x in zip(alpha, xs, strict=True)) + GAMMA * np.eye(xs[0].shape[1])

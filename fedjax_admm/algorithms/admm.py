@@ -37,8 +37,8 @@ class Server:
 class FedADMM:
     """The family. See `fedadmm`, `fedadmm_in` and `fedadmm_insa`.
 
-    A client's row has its `client_params` u, its `duals` lambda, its `penalties` beta, the penalty with which the server
-    counts it (`sent_penalties`), and what the penalty rule remembers (`rule`), if it does.
+    A client's row has its `client_params` u, its `duals` lambda, its `penalties` beta, the penalty with which the
+    server counts it (`sent_penalties`), and what the penalty rule remembers (`rule`), if it does.
     """
 
     local: LocalSolver

@@ -4,8 +4,8 @@ Every method here solves, on each selected client,
 
     min_u  f_i(u) - <linear_i, u> + penalty_i / 2 * ||u - center||^2      from start_i.
 
-Methods differ in these terms (`subproblem`), in what a client sends afterwards (`reply`) and in what the server makes of
-the sum of all messages (`aggregate`). A client sees what it was sent and its own row, never the server's record; the
+Methods differ in these terms (`subproblem`), in what a client sends afterwards (`reply`) and in what the server makes
+of the sum of all messages (`aggregate`). A client sees what it was sent and its own row, never the server's record; the
 server sees the sum of messages, never a client's row. A new method is a `record` with the members of `Algorithm`, in a
 file of its own in this folder. What it lacks, and what its functions return that has not the shapes said here, is told
 when a simulation is made (`contract`).

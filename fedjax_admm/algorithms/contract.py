@@ -1,8 +1,8 @@
 """Whether an algorithm and its parts keep to what the engine asks: told in one line, before anything is compiled.
 
-`check_parts` looks at the members and fields that are there. `check_round` calls the six functions, the criterion and the
-penalty rule once on abstract values, which have shapes and dtypes but no numbers, and compares what they return. It runs
-under one trace, which JAX keeps: algorithms that differ in numbers alone are looked at once.
+`check_parts` looks at the members and fields that are there. `check_round` calls the six functions, the criterion and
+the penalty rule once on abstract values, which have shapes and dtypes but no numbers, and compares what they return. It
+runs under one trace, which JAX keeps: algorithms that differ in numbers alone are looked at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_parts(algorithm: Any) -> None:
         raise ValueError(
             f"algorithm {type(algorithm).__name__} is written for version 0.1, with subproblems and update of all "
             "clients: since 0.2 a method is init, start, broadcast, subproblem, reply and aggregate, for one client "
-            "each (README, \"An algorithm of your own\"; CHANGELOG, 0.2.0)"
+            'each (README, "An algorithm of your own"; CHANGELOG, 0.2.0)'
         )
     checks.part("algorithm", algorithm, MEMBERS, MAKERS)
     checks.part("local", algorithm.local, ("step", "rows_per_trip"), "fa.LocalSolver(...)")

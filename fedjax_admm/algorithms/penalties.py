@@ -2,9 +2,9 @@
 
 A simple rule is a `record` with `__call__(penalty, consensus_gap, movement) -> penalty`, for one client. A rule that
 remembers something of each client, or wants more than these two lengths, has `start(params) -> memory` besides, a dict
-of arrays, and is called as `rule(penalty, seen, memory) -> (penalty, memory)` with an `Evidence`. Its numbers may be one
-per client; in the call they are this client's. `adapt` keeps every penalty within the rule's bounds and leaves it, and
-the memory, alone where there was nothing to judge, so a rule needs to think of neither.
+of arrays, and is called as `rule(penalty, seen, memory) -> (penalty, memory)` with an `Evidence`. Its numbers may be
+one per client; in the call they are this client's. `adapt` keeps every penalty within the rule's bounds and leaves it,
+and the memory, alone where there was nothing to judge, so a rule needs to think of neither.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class PenaltyRule(Protocol):
 
     * `start(params)`, what it remembers of each client at first: then it is called as (penalty, seen, memory) and
       returns (penalty, memory);
-    * `bounds`, (lowest, highest) penalty, each a number or one per client; without it they are `BOUNDS`, and None is for
-      a rule that changes nothing;
+    * `bounds`, (lowest, highest) penalty, each a number or one per client; without it they are `BOUNDS`, and None is
+      for a rule that changes nothing;
     * `judge_idle`, whether solves that did no epoch change the penalty too; without it they do.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import functools
 import inspect
 import os
@@ -30,12 +31,15 @@ from ..examples import Example
 from ..exchange.client_time import ClientTime
 from ..exchange.faults import Faults
 from ..results import remarks
-from ..results.history import DivergenceError
-from ..runs.compare import CELLS, checked_seeds, compare, read_comparison, resume_comparison
+from ..results.history import DivergenceError, Result
+from ..runs.compare import checked_seeds, compare
+from ..runs.estimate import estimate
 from ..runs.interrupts import Interrupted
 from ..runs.progress import making
-from ..runs.simulate import check_run, resume, simulate
-from ..storage.run_directory import check_place, read_run_settings
+from ..runs.resume import resume, resume_comparison
+from ..runs.simulate import check_run, simulate
+from ..storage.comparison_directory import CELLS, read_comparison
+from ..storage.run_directory import check_place, read_run
 from ..storage.settings import title
 from . import output
 from .flags import Flags, command, value
@@ -135,13 +139,12 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         settings = _RUN.values(values) | _circumstances(values)
         check_run(**settings)
         _check_algorithm(name, chosen, values["clients"])
-        before = output.rounds_if_complete(values["out"])
+        before = None if values["rebuild"] else output.rounds_if_complete(values["out"])
         example = _made(make, problem.values(values), values["progress"])
         chosen = example.algorithm(name, **chosen)
         result = simulate(example.problem, chosen, **example.run_settings | settings | {"label": values["algorithm"]})
-        shortest = remarks.fastest(result, settings["client_time"], chosen, example.problem.num_params)
-        name = title({}, example.problem.recipe, values["algorithm"])
-        output.show_run(result, values["out"], name, remarks.note(result, shortest), before)
+        note = _note(result, settings["client_time"], chosen, example.problem)
+        output.show_run(result, values["out"], title({}, example.problem.recipe, values["algorithm"]), note, before)
 
     def compare_(**values: Any) -> None:
         names = [_known(word) for word in _words(values["algorithms"])]
@@ -164,6 +167,15 @@ def _add(name: str, make: Callable[..., Example]) -> None:
     for where, function, own, flags in ((run_app, run, _ONE, _RUN), (compare_app, compare_, _MANY, _RUNS)):
         groups = (flags, _EXECUTION, problem, _METHOD, _FAULTS, _TIME)
         where.command(name, help=text)(command(_heard(function), *groups, own=own))
+
+
+def _note(result: Result, client_time: ClientTime | None, algorithm: Any, problem: Any) -> str | None:
+    """What to say of a run of which the server used nothing; None for any other."""
+    if client_time is None:
+        return remarks.note(result)
+    told = estimate(problem, algorithm)
+    floats = told.floats_down + told.floats_up
+    return remarks.note(result, client_time.shortest_solve(result.cohorts, result.solves, floats))
 
 
 def _made(make: Callable[..., Example], arguments: dict[str, Any], progress: bool) -> Example:
@@ -236,6 +248,9 @@ def target_of(text: str) -> tuple[str, float]:
     return column.replace("-", "_"), float(found)
 
 
+_UNFIT_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EROFS)
+
+
 class _Stopped(Exception):
     """A KeyboardInterrupt, past typer, which would end the process by itself."""
 
@@ -265,22 +280,35 @@ Directory = Annotated[str, typer.Argument(metavar="DIR", help="What --out was.")
 
 @app.command("resume")
 @_heard
-def _resume(directory: Directory, progress: bool = True) -> None:
-    """Goes on with the run or the comparison in DIR.
+def _resume(
+    directory: Directory,
+    progress: bool = True,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE",
+            help="A module of your own that the run has parts of and that may be imported, which runs its code, with "
+            "its submodules; may be given again.",
+        ),
+    ] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Where records are damaged, go back to before the damage.")
+    ] = False,
+) -> None:
+    """Goes on with the run or the comparison in DIR. Nothing that DIR names is imported unless --trust names it too.
 
     Example:
 
     fedjax-admm resume runs/first
     """
+    choices = {"trust": trust or (), "progress": progress, "rebuild": rebuild}
     if (Path(directory) / CELLS).exists():
-        complete = not any(read_comparison(directory).missing.values())
-        output.show_comparison(resume_comparison(directory, progress=progress), directory, complete)
+        complete = not rebuild and not any(read_comparison(directory).missing.values())
+        output.show_comparison(resume_comparison(directory, **choices), directory, complete)
         return
-    settings, before = read_run_settings(directory), output.rounds_if_complete(directory)
-    recipe = settings["problem"]["recipe"]
-    result = resume(directory, progress=progress)
-    name = title(settings["algorithm"], recipe, settings.get("label"))
-    output.show_run(result, directory, name, remarks.note_of_stored(result, settings), before)
+    before = None if rebuild else output.rounds_if_complete(directory)
+    result, stored = resume(directory, **choices), read_run(directory)
+    output.show_run(result, directory, stored.title, stored.note, before)
 
 
 @app.command("report")
@@ -390,15 +418,15 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(f"{error.__cause__}{kept}", 1)
     except _Stopped as stopped:
         return _stopped(stopped.__cause__)
-    except DamagedFileError as error:
-        return _say(f"{error}: restore it, or give another directory", 2)
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, DamagedFileError, FileNotFoundError, ImportError) as error:
         return _say(str(error), 2)
     except output.EveryRunDivergedError as error:
         return _say(str(error), 1)
     except (OSError, MemoryError, processes.LostProcessError, jax.errors.JaxRuntimeError) as error:
         if isinstance(error.__cause__, DamagedFileError):
-            return _say(f"{error}: restore it, or give another directory", 2)
+            return _say(str(error), 2)
+        if isinstance(error, OSError) and error.errno in _UNFIT_PATH:
+            return _say(f"{str(error.filename)!r} cannot be used ({error.strerror}): give another directory", 2)
         return _say(f"the run failed: {str(error) or type(error).__name__}", 1)
 
 

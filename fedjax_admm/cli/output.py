@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ..core import checks, environment
-from ..core.files import read_json
+from ..core.files import write_whole
+from ..core.vocabulary import RunStatus
 from ..engine import processes
 from ..results.comparison import Comparison, key_figures
 from ..results.history import Result
-from ..runs.compare import read_comparison
-from ..storage.run_directory import SETTINGS, STATUS, read_run_settings
+from ..storage.comparison_directory import read_comparison
+from ..storage.run_directory import SETTINGS, read_run_settings, read_status
 
 
 class EveryRunDivergedError(RuntimeError):
@@ -66,7 +67,8 @@ def _write_tables(comparison: Comparison, out: Any) -> None:
         "table.tex": comparison.latex(),
     }
     for name, text in forms.items():
-        (Path(out) / name).write_text(text.rstrip("\n") + "\n")
+        data = (text.rstrip("\n") + "\n").encode()
+        write_whole(Path(out) / name, lambda file, data=data: file.write(data))
     print(f"\nin {out}: table.txt, .csv, .md, .tex; for pictures: fedjax-admm report {shlex.quote(str(out))}")
 
 
@@ -74,8 +76,8 @@ def rounds_if_complete(directory: Any) -> int | None:
     """The rounds of the finished run in a directory; None where there is none."""
     if directory is None or not (Path(directory) / SETTINGS).exists():
         return None
-    finished = read_json(Path(directory) / STATUS)["status"] == "finished"
-    return read_run_settings(directory)["rounds"] if finished else None
+    rounds = read_run_settings(directory)["rounds"]
+    return rounds if read_status(Path(directory))["status"] == RunStatus.FINISHED else None
 
 
 def _say(text: str) -> None:

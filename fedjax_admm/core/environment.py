@@ -14,7 +14,9 @@ from typing import Any
 
 import jax
 
-PACKAGES = ("fedjax-admm", "jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint")
+from .._version import __version__
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint")
 
 
 def environment() -> dict[str, Any]:
@@ -44,7 +46,7 @@ def cores() -> int:
 
 def versions() -> dict[str, str]:
     """The installed versions of the packages that decide what is computed."""
-    found = {}
+    found = {"fedjax-admm": __version__}  # of this code: what is installed may be another
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

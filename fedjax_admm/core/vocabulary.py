@@ -87,7 +87,7 @@ class Solution:
     epochs: Array  # int32, epochs done
     consensus_gap: Array  # ||u+ - center||
     movement: Array  # ||u+ - previous||; NaN where the subproblem gave no previous
-    measured: Array  # bool: whether gap and movement are the solve's own; not where the update was clipped
+    measured: Array  # bool: whether gap and movement are the solve's own; not if it failed or its update was clipped
 
 
 @record
@@ -136,6 +136,21 @@ class StopReason(enum.StrEnum):
 STOP_REASONS = tuple(StopReason)
 AWAY = (StopReason.DROPPED, StopReason.QUARANTINED)  # the client did nothing in the round
 OFFENCES = (StopReason.FAILED, StopReason.REJECTED)  # what quarantine counts
+
+
+class RunStatus(enum.StrEnum):
+    """How a run on disk stands.
+
+    >>> RunStatus.FINISHED == "finished"
+    True
+    """
+
+    RUNNING = "running"
+    KILLED = "killed"  # its process is gone without having said anything
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    DIVERGED = "diverged"
+    FAILED = "failed"
 
 
 @record

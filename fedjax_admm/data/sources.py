@@ -36,6 +36,7 @@ _EMBEDDED_FILE = Path(__file__).with_name("mnist_mini.npz")
 _FIELDS = ("train_images", "train_labels", "test_images", "test_labels", "num_classes")
 _CACHE_FORMAT = 1  # to be raised whenever the same source decodes to other arrays
 _BATCH = 1000  # records a read: one by one costs ten times as much
+_TFDS_FEATURES = "tensorflow_datasets.core.features."
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's mode
 
 
@@ -251,7 +252,7 @@ def _decode(name: str, source: Path) -> dict[str, np.ndarray]:
     """Decodes both splits of the data set in the folder `source` to the arrays of an `ImageSet`."""
     _check_format(name, source)
     tfds = _import_tfds()
-    _read_json(source / "features.json")
+    _check_features(source / "features.json")
     with _naming(source):
         builder = tfds.builder_from_directory(str(source))
         splits, features = builder.info.splits, builder.info.features
@@ -268,6 +269,20 @@ def _decode(name: str, source: Path) -> dict[str, np.ndarray]:
         arrays |= {f"{field}_images": images, f"{field}_labels": labels}
     _check_shapes(name, {arrays["train_images"].shape[1:], arrays["test_images"].shape[1:]})
     return arrays
+
+
+def _check_features(path: Path) -> None:
+    """Refuses features that TFDS would import from elsewhere: data, and the run that names its folder, is no code."""
+    parts: list[Any] = [_read_json(path)]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            parts += part
+        elif isinstance(part, dict):
+            parts += part.values()
+            for kind in (part.get(key) for key in ("pythonClassName", "python_class_name", "type")):
+                if isinstance(kind, str) and not kind.startswith(_TFDS_FEATURES):
+                    raise ValueError(f"{path} has a feature of the type {kind!r}, which is not TFDS's: not imported")
 
 
 def _feature_keys(name: str, tfds: Any, info: Any) -> tuple[str, str]:

@@ -17,7 +17,6 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..data.federated import FederatedData
-from ..problems.problem import Problem
 from .devices import AXIS, replicated
 from .rounds import Setup
 
@@ -80,7 +79,7 @@ def _with(record: Any, **values: Any) -> Any:
 
 
 def _at_home(data: FederatedData, mesh: Mesh) -> FederatedData:
-    """The data split over the devices as the clients are, each with its rows alone; offsets count from a device's first.
+    """The data split over the devices as the clients are; offsets count from a device's first row.
 
     Devices' parts are padded to the largest, since JAX splits evenly.
     """

@@ -179,7 +179,7 @@ def remembered_epochs(last_epochs: Any, solves: Solves) -> Any:
 
 
 def work_off(setup: Setup, layout: Layout, params: Any, sent: Any, number: Array, queue: Queue, store: Store) -> Store:
-    """Works off a device's queue: the rows with those of its clients, and the ledger with their entries and messages."""
+    """Works off a device's queue: the rows with its clients' new ones, the ledger with their entries and messages."""
     worker = _Worker(setup, layout, params, sent, number, queue)
     program = solves.Solver(worker.plan(), setup.problem, worker.server_params).program()
     desk = lanes.Desk(worker.take, worker.hand_over, lambda job: job.task.absent != PRESENT)
@@ -327,7 +327,7 @@ class _Worker(NamedTuple):
         if job.subproblem.previous is not None:
             movement = _distance(out.params, job.subproblem.previous, self.dtype)
         steps = carry.epoch * algorithm.local.steps_per_epoch(client.size)
-        solution = Solution(out.params, steps, carry.epoch, gap, movement, measured=~out.clipped)
+        solution = Solution(out.params, steps, carry.epoch, gap, movement, measured=out.ok & ~out.clipped)
         message, new = algorithm.reply(sent, row, solution, client, round)
         message, new_memories = exchange.transform(message, memories, client, run_round)
         # A client that failed, or of which nothing came, keeps its row.

@@ -71,6 +71,22 @@ class ClientTime(Stage):
         code = jnp.where(late, StopReason.LATE.code, outcome.stop_code)
         return outcome._replace(ok=outcome.ok & ~late, stop_code=code)
 
+    def shortest_solve(self, cohorts: np.ndarray, solves: Solves, floats: int) -> float | None:
+        """Finds the solve that took the least time.
+
+        Args:
+            cohorts: The clients [rounds, cohort].
+            solves: Their solves [rounds, cohort].
+            floats: Floats that a client receives and sends in a round.
+
+        Returns:
+            Its simulated seconds; None where no solve took place.
+        """
+        if not solves.took_place.any():
+            return None
+        seconds = self.seconds(cohorts, np.asarray(solves.gradient_samples, np.float64), floats)
+        return float(np.min(np.asarray(seconds)[solves.took_place]))
+
     def round_seconds(self, ids: np.ndarray, solves: Solves, floats_down: int, floats_up: int) -> float:
         """How long the round of clients `ids` [cohort] took."""
         failed = np.asarray(solves.stop_code) == StopReason.FAILED.code

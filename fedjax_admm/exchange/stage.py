@@ -8,10 +8,10 @@ A stage is a `record` that inherits from `Stage` and overrides what it needs:
     transform   after the algorithm's reply: what becomes of the message
     remember    at the end: what it keeps in mind, also of clients whose message did not come
 
-In all of them every number of the stage is the client's own, and `round.key` is a key of its own for each stage, function,
-round and client. Memories live with the clients' rows, on the device, in host memory or on disk, and are saved with them.
-A stage is given to a run as `simulate(..., exchange=(stage, ...))`; `Faults` and `ClientTime` are stages too, and come
-before those.
+In all of them every number of the stage is the client's own, and `round.key` is a key of its own for each stage,
+function, round and client. Memories live with the clients' rows, on the device, in host memory or on disk, and are
+saved with them. A stage is given to a run as `simulate(..., exchange=(stage, ...))`; `Faults` and `ClientTime` are
+stages too, and come before those.
 """
 
 from __future__ import annotations
@@ -150,9 +150,7 @@ class Exchange:
     def remember(self, memories: dict[str, Memory], stop_code: Array) -> dict[str, Memory]:
         """The memories after the client's round."""
         by_name = {stage.name: stage for stage in self.stages}
-        return {
-            name: _like(by_name[name].remember(memory, stop_code), memory) for name, memory in memories.items()
-        }
+        return {name: _like(by_name[name].remember(memory, stop_code), memory) for name, memory in memories.items()}
 
 
 def check_stages(exchange: Exchange, params: Any, message: Any, clients: Clients) -> None:
@@ -164,7 +162,9 @@ def check_stages(exchange: Exchange, params: Any, message: Any, clients: Clients
         for stage in exchange.of_client(client.id).stages:
             kind, memory = type(stage).__name__, stage.start(params, client)
             contract.check_rows(f"{kind}.start", memory)
-            contract.check_number(f"{kind}.absent", stage.absent(memory, client, round), (), "one stop code, or PRESENT")
+            contract.check_number(
+                f"{kind}.absent", stage.absent(memory, client, round), (), "one stop code, or PRESENT"
+            )
             outcome = Outcome(params, params, jnp.bool_(True), zero, jnp.bool_(False), zero, 1)
             received = stage.receive(outcome, memory, client, round)
             if not isinstance(received, Outcome):

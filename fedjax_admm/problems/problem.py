@@ -23,9 +23,9 @@ from ..data.fields import check_rows, field_names
 # What the history calls its other columns.
 RESERVED = (
     "round", "loss", "excess_loss", "regularizer", "epochs_mean", "gradient_samples", "criterion_samples",
-    "communicated_floats", "penalty_mean", "lane_efficiency", "device_efficiency", "seconds", "eval_seconds", "failed_clients",
-    "dropped_clients", "quarantined_clients", "corrupted_clients", "rejected_clients", "late_clients",
-    "simulated_seconds",
+    "communicated_floats", "penalty_mean", "lane_efficiency", "device_efficiency", "seconds", "eval_seconds",
+    "failed_clients", "dropped_clients", "quarantined_clients", "corrupted_clients", "rejected_clients", "late_clients",
+    "simulated_seconds", "penalties_at_bound",
 )  # fmt: skip
 
 

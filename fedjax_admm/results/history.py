@@ -23,7 +23,7 @@ class History(Mapping[str, np.ndarray]):
     compiling) and eval_seconds; failed_clients, whose solve was not finite. Loss and metrics are NaN in rounds
     that were not evaluated. With faults also dropped_clients, quarantined_clients, corrupted_clients (what they sent
     was used) and rejected_clients (it was not); with a client time simulated_seconds of the round, and with a deadline
-    late_clients.
+    late_clients. With a penalty rule penalties_at_bound, of the round's cohort afterwards, which a sound run never has.
 
     >>> history = History([{"round": 0, "loss": 2.0}, {"round": 1, "loss": 1.0}])
     >>> history["loss"].tolist()

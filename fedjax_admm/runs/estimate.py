@@ -8,13 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..core import checks
 from ..algorithms.base import Algorithm
+from ..core import checks
 from ..engine.execution import Execution
 from ..engine.population.rows import row_bytes
 from ..problems.problem import Problem
 from .simulation import Simulation
-
 
 PLACEMENTS = {"home": "at home (placement='home')", "dealt": "dealt (placement='dealt')"}
 
@@ -36,6 +35,8 @@ class Estimate:
     # search's own not
     lanes: int
     devices: int
+    floats_down: int  # that a client receives in a round
+    floats_up: int  # that it sends
     placement: str | None = None  # who solves a client: "home" or "dealt"; None on one device
 
     def __repr__(self) -> str:
@@ -80,6 +81,8 @@ def estimate(
         most_gradients=int(sizes.sum()) * (epochs * (1 + looks) + reference),
         lanes=sim.width,
         devices=devices,
+        floats_down=sim.floats[0],
+        floats_up=sim.floats[1],
         placement=sim.placement,
     )
 

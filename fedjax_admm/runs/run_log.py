@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from ..problems.evaluation import evaluated_columns
-from ..results.history import DivergenceError, History
+from ..algorithms import penalties
 from ..core.vocabulary import Solves, State, StopReason
 from ..engine.rounds import RoundInfo
+from ..problems.evaluation import evaluated_columns
+from ..results.history import DivergenceError, History
 from .simulation import Simulation
 
 # What the history counts, by what is configured: a column of clients for each reason.
 FAULTS = (StopReason.DROPPED, StopReason.QUARANTINED, StopReason.CORRUPTED, StopReason.REJECTED)
+AT_BOUND = "penalties_at_bound"
 UNSENT = (StopReason.FAILED, StopReason.LATE)  # a failed solve has nothing to send, a late one is not waited for
 
 
@@ -33,10 +36,13 @@ class RunLog:
         faults, time = sim.faults, sim.client_time
         self._reasons = (StopReason.FAILED, *(FAULTS if faults is not None and faults.any else ()))
         self._reasons += (StopReason.LATE,) if time is not None and time.deadline is not None else ()
+        self._rule = getattr(sim.algorithm, "penalty_rule", penalties.constant())
+        self._warned = False
 
     def resume(self, rows: list[dict[str, float]]) -> None:
         """Goes on after these rows."""
         self._rows, self._told = list(rows), len(rows)
+        self._warned = any(row.get(AT_BOUND, 0) > 0 for row in rows)
         evaluated = evaluated_columns(self._sim.problem)
         self._unmeasured = dict.fromkeys(evaluated, np.nan)
         last = max(k for k, row in enumerate(rows) if np.isfinite(row["loss"]))
@@ -92,6 +98,7 @@ class RunLog:
                     seconds=seconds / ran,
                     **{f"{reason}_clients": _count(solves, reason) for reason in self._reasons},
                     **self._simulated(cohorts[k], solves),
+                    **self._at_bound(cohorts[k], solves),
                 )
             )
 
@@ -100,6 +107,20 @@ class RunLog:
             return {}
         seconds = self._sim.client_time.round_seconds(cohort, solves, self._floats_down, self._floats_up)
         return {"simulated_seconds": seconds}
+
+    def _at_bound(self, cohort: np.ndarray, solves: Solves) -> dict[str, float]:
+        """How many of the cohort's penalties are at a bound; the first time with a warning."""
+        if penalties.bounds_of(self._rule) is None:
+            return {}
+        count = penalties.count_at_bound(self._rule, np.asarray(solves.new_penalty), cohort)
+        if count and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"round {len(self._rows)}: penalties are at their bound, where the rule cannot go on; the history's "
+                f"{AT_BOUND} counts them: look at the criterion, or use residual_balancing(judge_idle=False)",
+                stacklevel=2,
+            )
+        return {AT_BOUND: count}
 
     def history(self) -> History:
         return History(self._rows)
@@ -111,11 +132,13 @@ class RunLog:
     def _row(self, round: int, **values: float) -> dict[str, float]:
         start = {
             "round": round, **self._unmeasured, "epochs_mean": 0.0, "gradient_samples": 0, "criterion_samples": 0,
-            "communicated_floats": 0, "penalty_mean": np.nan, "lane_efficiency": np.nan, "device_efficiency": np.nan, "seconds": 0.0,
-            "eval_seconds": 0.0, **{f"{reason}_clients": 0 for reason in self._reasons},
+            "communicated_floats": 0, "penalty_mean": np.nan, "lane_efficiency": np.nan, "device_efficiency": np.nan,
+            "seconds": 0.0, "eval_seconds": 0.0, **{f"{reason}_clients": 0 for reason in self._reasons},
         }  # fmt: skip
         if self._sim.client_time is not None:
             start["simulated_seconds"] = 0.0
+        if penalties.bounds_of(self._rule) is not None:
+            start[AT_BOUND] = 0
         return start | values
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,21 +12,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..core import checks, trees
-from ..engine import processes
 from ..algorithms.base import Algorithm
-from ..exchange.client_time import ClientTime
+from ..core import checks, trees
+from ..core.vocabulary import RunStatus, Solves, State
+from ..engine import processes
 from ..engine.devices import on_one_device
 from ..engine.execution import Execution
+from ..exchange.client_time import ClientTime
 from ..exchange.faults import Faults
-from ..results.history import DivergenceError, Result
-from .interrupts import Interrupted, Interrupts
 from ..problems.problem import Problem
-from .progress import Progress, making
-from ..core.vocabulary import Solves, State
-from ..storage.run_directory import SETTINGS, NoDirectory, RunDirectory, as_folder, check_place, read_run_settings
+from ..results.history import DivergenceError, Result
+from ..storage.run_directory import (
+    SETTINGS,
+    NoDirectory,
+    RunDirectory,
+    as_folder,
+    check_place,
+)
+from ..storage.settings import (
+    describe,
+    describe_algorithm,
+    describe_conditions,
+    describe_problem,
+    digest,
+)
+from .collected_solves import CollectedSolves
+from .interrupts import Interrupted, Interrupts
+from .progress import Progress
 from .run_log import RunLog
-from ..storage.settings import CONDITIONS, CannotRecreate, describe, describe_algorithm, describe_conditions, describe_problem, digest, recreate, recreate_algorithm
 from .simulation import Simulation, check_conditions
 
 MOST_ROUNDS_A_DISPATCH = 64
@@ -52,6 +65,7 @@ def simulate(
     on_round: Callable[[dict[str, float]], Any] | None = None,
     checkpoint_seconds: float = 60.0,
     label: str | None = None,
+    rebuild: bool = False,
 ) -> Result:
     """Runs `rounds` rounds and returns the final parameters, every client's state and the history.
 
@@ -74,6 +88,8 @@ def simulate(
         processes only the first calls it.
     checkpoint_seconds: the least time between two checkpoints, besides the one at the end.
     label: what the algorithm is called in the run's directory and report; by default what its record says.
+    rebuild: where the run's records on disk are damaged, compute it again from the last checkpoint before the damage,
+        or from round 0; otherwise damage is an error that says which rounds it is in.
 
     Raises `DivergenceError`, with the history so far, if the server's parameters or the loss stop being finite,
     `Interrupted`, a KeyboardInterrupt with the run so far as its `result`, if it was stopped, and `LostProcessError` if
@@ -112,13 +128,13 @@ def simulate(
         "initial_params": digest(initial_params),
         "evaluate_every": evaluate_every,
         "execution": sim.execution.settings(),
-        **describe_conditions(faults, client_time),
+        **describe_conditions(faults, client_time, exchange),
         **({} if label is None else {"label": str(label)}),
     }
     real = trees.scalar_dtype(sim.shapes().params)
     with (
         processes.together(run_dir),
-        RunDirectory(run_dir, settings, sim.resolved(), real, checkpoint_seconds) as directory,
+        RunDirectory(run_dir, settings, sim.resolved(), real, checkpoint_seconds, rebuild) as directory,
         Interrupts() as interrupts,
     ):
         sim.use(sim.execution.again(directory.execution), directory.path)
@@ -146,40 +162,6 @@ def check_run(
         check_place(as_folder(run_dir), SETTINGS)
 
 
-def resume(run_dir: Any, **settings: Any) -> Result:
-    """Goes on with the run in `run_dir` from what it says about itself; `settings` are what may change: progress,
-    on_round and checkpoint_seconds.
-
-    Works for the package's examples and algorithms. A run whose problem, optimizer or other part was defined
-    elsewhere goes on by the call of `simulate` that started it.
-
-    >>> result = fa.resume("runs/one")  # doctest: +SKIP
-    """
-    there = read_run_settings(run_dir)
-    if there["initial_params"] is not None:
-        raise CannotRecreate("initial_params", run_dir)
-    names = ("rounds", "participation", "seed", "evaluate_every", "label")
-    try:
-        algorithm = recreate_algorithm(there["algorithm"])
-        arguments = {name: recreate(there[name]) for name in (*names, *CONDITIONS) if name in there}
-        arguments["execution"] = Execution(**there["execution"])
-    except CannotRecreate as error:
-        raise CannotRecreate(error.what, run_dir) from None
-    problem = remake_problem(there["problem"]["recipe"], settings.get("progress", True))
-    return simulate(problem, algorithm, run_dir=run_dir, **arguments | settings)
-
-
-def remake_problem(recipe: Mapping[str, Any] | None, progress: bool = True) -> Problem:
-    """The problem that a recipe makes (`Problem.recipe`); with `progress`, if it takes long, that it is being made."""
-    from .. import examples  # which need `simulate`'s neighbours, not this module
-
-    if recipe is None:
-        raise CannotRecreate("the problem, which was made in Python,")
-    make = getattr(examples, checks.choice("example", recipe["example"], tuple(examples.__all__)))
-    with making(recipe["example"], recipe["arguments"], progress):
-        return make(**recreate(recipe["arguments"])).problem
-
-
 class _Run:
     """The loop over a simulation's rounds."""
 
@@ -192,20 +174,21 @@ class _Run:
 
     def __call__(self, directory: RunDirectory | NoDirectory, interrupts: Interrupts) -> Result:
         sim, log = self._sim, RunLog(self._sim)
-        found = directory.restore(sim.saved_shape())
+        found, solves = directory.restore(sim.saved_shape()), CollectedSolves()
         if found is None:
-            state, done, solves = sim.init(), 0, []
+            state, done = sim.init(), 0
             log.evaluate(state)
             self._tell(directory, log, 0, None)
         else:
-            state, done, solves = sim.restored(found.state), found.round, [found.solves]
+            state, done = sim.restored(found.state), found.round
+            solves.add(found.solves)
             log.resume(found.rows)
         quick, stop = 1, False  # rounds that fit into SECONDS_A_DISPATCH; whether it is to stop
         with Progress(self._rounds, self._progress, done) as shown:
             while done < self._rounds and not stop:
                 count = min(self._most, quick, self._rounds - done, self._every - done % self._every)
                 state, new, seconds = self._dispatch(state, done, count, log, directory, interrupts)
-                solves.append(new)
+                solves.add(new)
                 done += count
                 try:
                     if done % self._every == 0 or done == self._rounds:
@@ -218,19 +201,19 @@ class _Run:
                 if (stop or due or done == self._rounds) and directory.save(done, partial(sim.saved, state)):
                     sim.was_saved(state)
         if done == self._rounds:
-            directory.say("finished")
-        result = self._result(state, done, log, solves)
+            directory.say(RunStatus.FINISHED)
+        result = self._result(state, done, log, solves.solves())
         if stop:
             raise Interrupted(done, None if directory.path is None else str(directory.path), result)
         return result
 
-    def _result(self, state: State, done: int, log: RunLog, solves: list[Solves]) -> Result:
-        """What there is after `done` rounds, whose solves are in blocks [rounds, cohort]."""
+    def _result(self, state: State, done: int, log: RunLog, solves: Solves) -> Result:
+        """What there is after `done` rounds, with their solves [rounds, cohort]."""
         # The parameters are the result's own: its state may be given to another round.
         return Result(
             history=log.history(),
             cohorts=self._cohorts(0, done),
-            solves=jax.tree.map(lambda *blocks: np.concatenate(blocks), *solves),
+            solves=solves,
             num_clients=self._sim.problem.data.num_clients,
             params=jax.tree.map(jnp.copy, on_one_device(state.params)),
             state=processes.whole(state),

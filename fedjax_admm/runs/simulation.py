@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +147,8 @@ class Simulation:
             "population": self.execution.population,
             "placement": self.placement,
             "platform": jax.default_backend(),
+            "floats_down": self.floats[0],
+            "floats_up": self.floats[1],
         }
 
     def init(self) -> State:

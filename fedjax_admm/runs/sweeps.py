@@ -27,12 +27,27 @@ from ..engine.execution import Execution
 from ..engine.population.device import work_off_dealt
 from ..engine.population.rows import row_bytes
 from ..engine.rounds import (
-    Layout, Ledger, Queue, RoundInfo, ServerState, Setup, Store, Tally, aggregate, broadcast, empty_ledger,
-    expected_work, gather_ledger, info_of, remembered_epochs, work_off,
+    Layout,
+    Ledger,
+    Queue,
+    RoundInfo,
+    ServerState,
+    Setup,
+    Store,
+    Tally,
+    aggregate,
+    broadcast,
+    empty_ledger,
+    expected_work,
+    gather_ledger,
+    info_of,
+    remembered_epochs,
+    work_off,
 )  # fmt: skip
 from ..problems.evaluation import evaluate_many
 from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
+from .collected_solves import CollectedSolves
 from .interrupts import Interrupted, Interrupts
 from .progress import Progress
 from .run_log import RunLog
@@ -75,10 +90,10 @@ def simulate_many(
     cohorts = np.stack([np.stack([sim.cohorts[k] for k in range(rounds)]) for sim in sims])  # [runs, rounds, cohort]
     states, logs = sweep.init(), [_Log(sim) for sim in sims]
     _evaluate(problem, states, logs)
-    blocks, done = [], 0
+    collected, done = CollectedSolves(axis=1), 0
 
     def results() -> list[Result | DivergenceError]:
-        solves = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *blocks)
+        solves = collected.solves()  # [runs, rounds, cohort]
         return [log.error or _result(r, log, states, cohorts[:, :done], solves) for r, log in enumerate(logs)]
 
     with Progress(rounds, progress) as shown, Interrupts(kept=False) as interrupts:
@@ -90,7 +105,7 @@ def simulate_many(
             for r, log in enumerate(logs):
                 mine = jax.tree.map(lambda leaf, r=r: leaf[r], infos)
                 log.add_rounds(block[r], mine, count, time.perf_counter() - began)
-            blocks.append(infos.solves)
+            collected.add(infos.solves)
             done += count
             if done % every == 0 or done == rounds:
                 _evaluate(problem, states, logs)
@@ -224,8 +239,10 @@ def _rounds(
 
 
 def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> tuple[State, RoundInfo]:
-    """A round of every run with `cohorts` [runs, cohort]. All jobs are in one queue: lanes that a short run leaves go on
-    with another's."""
+    """A round of every run with `cohorts` [runs, cohort].
+
+    All jobs are in one queue: lanes that a short run leaves go on with another's.
+    """
     runs, size = cohorts.shape
     number, clients = states.round[0], setup.problem.data.num_clients
     each = (setup.algorithm, setup.exchange, setup.key)

@@ -1,4 +1,4 @@
-"""The two files of a run that grow by a round: `history.csv` and `solves.npy`."""
+"""The two files of a run that grow with every round: `history.csv` and `solves.npy`."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import csv
 import io
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..core.files import DamagedFileError, write_whole
+from ..core.files import DamagedFileError, append_whole, directory_in_place_of, open_in_place, truncate, write_whole
 from ..core.vocabulary import Solves
 from ..results.history import History
+from .checksums import REBUILD, Block, block_after
 
 Row = dict[str, float]
 
 
 class HistoryFile:
-    """A line a round, numbers as Python writes them, so that they are read back to the bit; NaN is empty.
+    """One line per round, numbers as Python writes them, so that they are read back to the bit; NaN is empty.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = HistoryFile(pathlib.Path(folder) / "history.csv")
-    ...     file.append([{"round": 0, "loss": 0.1}])
+    ...     _ = file.append([{"round": 0, "loss": 0.1}])
     ...     file.rows()
     [{'round': 0, 'loss': 0.1}]
     """
@@ -33,54 +35,68 @@ class HistoryFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def append(self, rows: list[Row]) -> None:
-        """Adds lines, in one write."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        if not self.path.exists() or self.path.stat().st_size == 0:
-            writer.writerow(rows[0])
-        writer.writerows([_text(value) for value in row.values()] for row in rows)
-        with open(self.path, "ab", buffering=0) as file:
-            data = text.getvalue().encode()
-            if file.write(data) != len(data):
-                raise OSError(f"{self.path} was not written whole")
+    def append(self, rows: list[Row]) -> list[Block]:
+        """Adds lines, in one write.
 
-    def rows(self) -> list[Row]:
-        """All lines that are complete; half a line at the end is one that was being written."""
+        Args:
+            rows: Column -> number, one dict per round.
+
+        Returns:
+            What each round wrote; the first of all also the heading.
+        """
+        empty = not self.path.exists() or self.path.stat().st_size == 0
+        lines = [_line([_text(value) for value in row.values()]) for row in rows]
+        if empty:
+            lines[0] = _line(rows[0]) + lines[0]
+        end = append_whole(self.path, b"".join(lines)) - sum(map(len, lines))
+        blocks = []
+        for line in lines:
+            blocks.append(block_after(end, line))
+            end = blocks[-1].end
+        return blocks
+
+    def rows(self, number: int | None = None) -> list[Row]:
+        """Reads lines that are complete; half a line at the end is one that was being written.
+
+        Args:
+            number: How many; by default all.
+
+        Returns:
+            One dict per round.
+
+        Raises:
+            DamagedFileError: A line is not what `append` writes.
+        """
         text = self._complete().decode(errors="replace")
-        lines = list(csv.reader(text.splitlines()))
+        lines = list(csv.reader(text.splitlines()[: None if number is None else number + 1]))
         if not lines:
             return []
+        below = "remove it and all below"
         for k, line in enumerate(lines):
             if len(line) != len(lines[0]):
                 cut = f"line {k + 1} has {len(line)} values instead of {len(lines[0])}"
-                raise DamagedFileError(f"{self.path} is damaged: {cut}; remove it and all below")
+                raise DamagedFileError(f"{self.path} is damaged: {cut}", below)
         try:
             rows = [{name: _number(item) for name, item in zip(lines[0], line, strict=True)} for line in lines[1:]]
         except ValueError as error:
-            raise DamagedFileError(f"{self.path} is damaged: {error}; remove the bad lines and all below") from None
+            raise DamagedFileError(f"{self.path} is damaged: {error}", "remove the bad lines and all below") from None
         for k, row in enumerate(rows):
             if row.get("round") != k:
-                raise DamagedFileError(
-                    f"{self.path} is damaged: line {k + 2} is not round {k}; remove it and all below"
-                )
+                raise DamagedFileError(f"{self.path} is damaged: line {k + 2} is not round {k}", below)
         return rows
 
-    def keep(self, number: int) -> list[Row]:
-        """The first `number` rows; whatever follows is cut off the file."""
-        kept = self.rows()[:number]
+    def keep(self, number: int) -> None:
+        """Cuts off all but the first `number` rounds."""
         if self.path.exists():
-            lines = self._complete().split(b"\n")[: len(kept) + 1]
-            length = sum(len(line) + 1 for line in lines) if kept else 0
-            if length < self.path.stat().st_size:
-                os.truncate(self.path, length)
-        return kept
-
-    def sync(self) -> None:
-        _sync(self.path)
+            kept = len(self.rows(number))
+            lines = self._complete().split(b"\n")[: kept + 1]
+            truncate(self.path, sum(len(line) + 1 for line in lines) if kept else 0)
 
     def _complete(self) -> bytes:
-        data = self.path.read_bytes() if self.path.exists() else b""
+        try:
+            data = self.path.read_bytes() if self.path.exists() else b""
+        except IsADirectoryError:
+            raise directory_in_place_of(self.path) from None
         return data[: data.rfind(b"\n") + 1]
 
 
@@ -98,27 +114,59 @@ class SolvesFile:
         np.lib.format.write_array_header_1_0(text, header)
         self._header = text.getvalue()
         self._row = cohort * self._dtype.itemsize
+        self._length = len(self._header) + rounds * self._row
 
-    def write(self, start: int, cohorts: np.ndarray, solves: Solves) -> None:
-        """The rounds from `start` on."""
-        if not self.path.exists():
-            write_whole(self.path, self._blank)
-        with open(self.path, "r+b", buffering=0) as file:  # not a memory map: on a full disk that would be SIGBUS
-            file.seek(len(self._header) + start * self._row)
-            data = solve_table(cohorts, solves, self._dtype).tobytes()
+    def begin(self) -> Block:
+        """Makes the file anew, whatever was there.
+
+        Returns:
+            What it wrote: the header.
+        """
+        write_whole(self.path, self._blank)
+        return block_after(0, self._header)
+
+    def check(self) -> None:
+        """Checks that the file has this run's header and length.
+
+        Raises:
+            DamagedFileError: It has not, so that solves would be written to a wrong place.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                sound = file.read(len(self._header)) == self._header and self.path.stat().st_size == self._length
+        except OSError:
+            sound = False
+        if not sound:
+            raise DamagedFileError(f"{self.path} is damaged or missing: it needs this run's header and length", REBUILD)
+
+    def write(self, start: int, cohorts: np.ndarray, solves: Solves) -> list[Block]:
+        """Writes the solves of rounds in their place.
+
+        Args:
+            start: Rounds done before.
+            cohorts: Clients [rounds, cohort].
+            solves: Their solves [rounds, cohort].
+
+        Returns:
+            What each round wrote.
+        """
+        table = solve_table(cohorts, solves, self._dtype)
+        place = len(self._header) + start * self._row
+        # Not a memory map: on a full disk that would be SIGBUS.
+        with open(open_in_place(self.path, os.O_RDWR), "r+b", buffering=0) as file:
+            file.seek(place)
+            data = table.tobytes()
             if file.write(data) != len(data):
                 raise OSError(f"{self.path} was not written whole")
+        return [block_after(place + k * self._row, row.tobytes()) for k, row in enumerate(table)]
 
     def _blank(self, file: BinaryIO) -> None:
         file.write(self._header)
-        file.truncate(len(self._header) + self._shape[0] * self._row)
+        file.truncate(self._length)
 
     def read(self, rounds: int) -> tuple[np.ndarray, Solves]:
         """The cohorts and the solves of the first `rounds` rounds."""
         return read_solves(self.path, rounds)
-
-    def sync(self) -> None:
-        _sync(self.path)
 
 
 def read_solves(path: Path, rounds: int) -> tuple[np.ndarray, Solves]:
@@ -128,9 +176,9 @@ def read_solves(path: Path, rounds: int) -> tuple[np.ndarray, Solves]:
         columns: dict[str, Any] = {f.name: np.array(table[f.name]) for f in fields(Solves)}
         return np.array(table["client"]), Solves(**columns)
     except FileNotFoundError:
-        raise DamagedFileError(f"{path} is missing") from None
+        raise DamagedFileError(f"{path} is missing", REBUILD) from None
     except (ValueError, EOFError, OSError, KeyError, IndexError):  # which speak of NumPy's formats
-        raise DamagedFileError(f"{path} is damaged: it does not hold the solves of {rounds} rounds") from None
+        raise DamagedFileError(f"{path} is damaged: it does not hold the solves of {rounds} rounds", REBUILD) from None
 
 
 def solve_table(cohorts: np.ndarray, solves: Solves, dtype: np.dtype) -> np.ndarray:
@@ -154,6 +202,12 @@ def read_history(path: Path) -> History:
     return History(HistoryFile(path).rows())
 
 
+def _line(items: Iterable[str]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(items)
+    return text.getvalue().encode()
+
+
 def _text(value: float) -> str:
     if isinstance(value, (int, np.integer)):
         return str(int(value))
@@ -166,6 +220,9 @@ def _number(text: str) -> float:
     return float(text or "nan")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Sees to it that a file survives a power failure, if it is there."""
+    if not path.exists():
+        return
     with open(path, "rb") as file:
         os.fsync(file.fileno())

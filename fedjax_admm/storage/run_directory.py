@@ -4,12 +4,14 @@ settings.json     every argument and default: recreates the run (see `settings`)
 execution.json    lanes and devices as they were chosen at the start; kept when the run is resumed
 environment.json  versions, devices, commit; one entry for each time the run was started
 status.json       running, finished, interrupted, diverged or failed
-history.csv       a line a round
+history.csv       one line per round
 solves.npy        every local solve: client, epochs, penalties, residuals, ... [rounds, cohort]
+checksums.csv     one line per round: what the round wrote into the two files above (see `checksums`)
 checkpoints/      the last two complete states (orbax)
 lock              held by the process that writes here
 
-Of several processes only the first writes; checkpoints they make together.
+Of several processes only the first writes; checkpoints they make together. Without settings.json there is no run;
+execution.json, environment.json and status.json are made anew where they are lost.
 """
 
 from __future__ import annotations
@@ -27,15 +29,19 @@ import filelock
 import numpy as np
 
 from ..core.environment import environment, versions
-from ..core.files import DamagedFileError, check_writable, read_json, write_json
-from ..core.vocabulary import Solves
+from ..core.files import DamagedFileError, check_writable, overwrite_json, read_json, refuse_link, write_json
+from ..core.vocabulary import RunStatus, Solves
 from ..engine import processes
+from ..results import remarks
 from ..results.history import DivergenceError, History, RunRecord
 from . import settings as settings_module
 from .checkpoints import Checkpoints
-from .growing_files import HistoryFile, Row, SolvesFile, read_history, read_solves
+from .checksums import REBUILD, Checksums, check_records, name_rounds, refuse_damage
+from .growing_files import HistoryFile, Row, SolvesFile, read_history, read_solves, sync
 
 SETTINGS, EXECUTION, ENVIRONMENT, STATUS = "settings.json", "execution.json", "environment.json", "status.json"
+HISTORY, SOLVES, LOCK = "history.csv", "solves.npy", "lock"
+_LOST_STATUS = f"{STATUS} was lost or damaged"
 
 
 class RunDirectoryError(OSError):
@@ -57,12 +63,31 @@ class Restored:
 
 
 class RunDirectory:
-    """The directory of one run, held by this process, or by the first of several, while it is open."""
+    """The directory of one run, held by this process, or by the first of several, while it is open.
+
+    Args:
+        path: The directory; made if it is not there.
+        settings: The run's, as JSON can hold them.
+        execution: How it would run here (`Simulation.resolved`); a run that was begun keeps its own.
+        real: The dtype of residuals and penalties.
+        seconds: The least time between two checkpoints.
+        rebuild: Where records or checkpoints are damaged, the run goes back to before the damage; else it is an error.
+
+    Raises:
+        ValueError: The directory cannot be used, or has another run.
+        DivergenceError: The run that is there diverged.
+    """
 
     def __init__(
-        self, path: Any, settings: Mapping[str, Any], execution: Mapping[str, Any], real: Any, seconds: float
+        self,
+        path: Any,
+        settings: Mapping[str, Any],
+        execution: Mapping[str, Any],
+        real: Any,
+        seconds: float,
+        rebuild: bool = False,
     ) -> None:
-        self.path = Path(path)
+        self.path, self._rebuild = Path(path), rebuild
         self._lock: Any = None
         try:
             if processes.is_first():
@@ -70,11 +95,12 @@ class RunDirectory:
                     self._begin(settings, execution)
             else:
                 processes.after_the_first()
-                self._status = read_json(self.path / STATUS)["status"]
+                self._status = _stored_status(self.path)["status"]
             self.execution, self._rounds = read_json(self.path / EXECUTION), settings["rounds"]
             cohort, rounds = execution["cohort"], settings["rounds"]
-            self._history = HistoryFile(self.path / "history.csv")
-            self._solves = SolvesFile(self.path / "solves.npy", rounds, cohort, real)
+            self._history = HistoryFile(self.path / HISTORY)
+            self._solves = SolvesFile(self.path / SOLVES, rounds, cohort, real)
+            self._checksums = Checksums(self.path)
             self._checkpoints = Checkpoints(self.path / "checkpoints", seconds)
         except OSError as error:
             self._unlock()
@@ -91,50 +117,141 @@ class RunDirectory:
         self._take_lock()
         if is_run:
             _refuse_differences(self.path, settings)
-            execution = read_json(self.path / EXECUTION)
-            before = read_json(self.path / STATUS)
+            before = _stored_status(self.path)
             self._status = before["status"]
-            if self._status == "diverged":
-                history = read_history(self.path / "history.csv")
-                raise DivergenceError(before["round"], before["quantity"], history)
-            if execution["platform"] != resolved["platform"]:
-                platforms = f"{execution['platform']}, now on {resolved['platform']}"
-                warnings.warn(f"{self.path} was begun on {platforms}: the rest may differ in rounding", stacklevel=4)
+            if self._status == RunStatus.DIVERGED:
+                raise DivergenceError(before["round"], before["quantity"], read_history(self.path / HISTORY))
+            self._keep_execution(resolved)
         else:
             write_json(self.path / EXECUTION, dict(resolved))
             write_json(self.path / ENVIRONMENT, [])
-            self.say("running")
+            self.say(RunStatus.RUNNING)
             write_json(self.path / SETTINGS, dict(settings))  # last: with it, the directory is a run
 
+    def _keep_execution(self, resolved: Mapping[str, Any]) -> None:
+        """Sees to it that there is an execution.json, and says where the run may differ in rounding."""
+        begun = _read_if_sound(self.path / EXECUTION, _is_execution)
+        if begun is None:
+            write_json(self.path / EXECUTION, dict(resolved))
+            lost = f"{self.path / EXECUTION} was lost or damaged, and is made anew for this machine"
+            warnings.warn(f"{lost}: the rest may differ in rounding", stacklevel=5)
+        elif begun["platform"] != resolved["platform"]:
+            platforms = f"{begun['platform']}, now on {resolved['platform']}"
+            warnings.warn(f"{self.path} was begun on {platforms}: the rest may differ in rounding", stacklevel=5)
+
     def restore(self, like: Any) -> Restored | None:
-        """The last good state and what was recorded up to it; None at the beginning."""
+        """Goes back to the last state that is sound and has sound records.
+
+        Args:
+            like: A pytree with the state's structure, and with shardings where they matter.
+
+        Returns:
+            The state and what was recorded up to it; None at the beginning.
+
+        Raises:
+            RunDirectoryError: Nothing there is sound, or records before the last checkpoint are damaged.
+            ValueError: Another version of the package began the run, and kept other state.
+        """
+        self._refuse_other_state(like)
         try:
-            (written,) = processes.greatest(len(self._history.rows()))
-            found = self._checkpoints.restore(like, last=written - 1)
-            round = 0 if found is None else found[0]
-            if found is not None:
-                self._checkpoints.forget_after(round)
-            elif written > 1 and self._status == "finished":
-                warnings.warn(f"{self.path} has lost its checkpoints: running it again", RuntimeWarning, stacklevel=4)
+            found = self._sound_checkpoint(like)
+            round = -1 if found is None else found[0]
             if processes.is_first():
                 if round < self._rounds:
-                    write_json(self.path / ENVIRONMENT, [*read_json(self.path / ENVIRONMENT), environment()])
-                    self.say("running")
-                self._history.keep(round + 1 if found else 0)
+                    started = _read_if_sound(self.path / ENVIRONMENT, _is_environment) or []
+                    write_json(self.path / ENVIRONMENT, [*started, environment()])
+                    self.say(RunStatus.RUNNING)
+                self._cut_records(round + 1)
             if found is None:
                 return None
-            return Restored(round, found[1], self._history.rows()[: round + 1], self._solves.read(round)[1])
+            return Restored(round, found[1], self._history.rows(round + 1), self._solves.read(round)[1])
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be resumed: {error}") from error
 
+    def _refuse_other_state(self, like: Any) -> None:
+        begun, ours = begun_with(self.path).get("fedjax-admm"), versions()["fedjax-admm"]
+        if begun != ours and not self._checkpoints.fit(like):
+            raise ValueError(
+                f"run_dir {str(self.path)!r} was begun by fedjax_admm {begun}, which kept other state; this is {ours}: "
+                f"go on with {begun}, or give another directory to run it anew"
+            )
+
+    def _sound_checkpoint(self, like: Any) -> tuple[int, Any] | None:
+        """Finds the last checkpoint whose records are there and sound, and removes newer ones.
+
+        Args:
+            like: A pytree with the state's structure.
+
+        Returns:
+            Its round and the state; None where the run begins.
+
+        Raises:
+            DamagedFileError: What is damaged would have to be computed again, which nobody asked for.
+        """
+        written = self._checksums.rounds()  # with round 0
+        if written is None:
+            written = len(self._history.rows())
+        damaged = self._checksums.damaged(written - 1)
+        if self._rebuild:
+            (last,) = processes.greatest(self._last_sound_round(written, damaged))
+            found = self._checkpoints.restore(like, last)
+            if last + 1 < written:
+                _warn(f"{self.path} is damaged from round {last + 1} on: computing it again from round {_round(found)}")
+        else:
+            (last,) = processes.greatest(written - 1)
+            found = self._checkpoints.restore(like, last)
+            self._refuse_damage(found, damaged, last)
+            if found is None and written > 1 and self._status == RunStatus.FINISHED:
+                _warn(f"{self.path} has lost its checkpoints: running it again")
+        self._checkpoints.forget_after(-1 if found is None else found[0])
+        return found
+
+    def _last_sound_round(self, written: int, damaged: Mapping[str, list[int]]) -> int:
+        """The round before all damage to the first `written` rounds; -1 if round 0 is damaged, or a whole file."""
+        try:
+            self._solves.check()
+        except OSError:
+            return -1
+        return min((rounds[0] for rounds in damaged.values()), default=written) - 1
+
+    def _refuse_damage(self, found: tuple[int, Any] | None, damaged: Mapping[str, list[int]], last: int) -> None:
+        """Refuses to go on from a checkpoint with damage before it, or from round 0 though there are checkpoints."""
+        if found is not None:
+            before = {name: [round for round in rounds if round <= found[0]] for name, rounds in damaged.items()}
+            refuse_damage(self.path, {name: rounds for name, rounds in before.items() if rounds})
+            self._solves.check()
+        elif self._checkpoints.exist():
+            unfit = f"no checkpoint in {self.path / 'checkpoints'} can be read and fits the history's {max(0, last)}"
+            raise DamagedFileError(f"{unfit} rounds", REBUILD)
+
+    def _cut_records(self, number: int) -> None:
+        """Keeps the records of the first `number` rounds, round 0 counted."""
+        if number:
+            self._checksums.keep(number)  # first: a checksum is never without the bytes that it is about
+            self._history.keep(number)
+        else:
+            self._checksums.begin()
+            self._history.keep(0)
+            self._header = self._solves.begin()
+
     def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
-        """Adds the rows of the rounds that were done, and the solves of the rounds from `start` on."""
+        """Adds the records of rounds that were done.
+
+        Args:
+            rows: Of the history, one per round.
+            start: Rounds done before them.
+            cohorts: The rounds' clients [rounds, cohort].
+            solves: The rounds' solves [rounds, cohort]; None for round 0.
+
+        Raises:
+            RunDirectoryError: They could not be written.
+        """
         if not processes.is_first():
             return
         try:
-            if solves is not None:  # first, so that no round in the history is without its solves
-                self._solves.write(start, cohorts, solves)
-            self._history.append(rows)
+            # First, so that no round in the history is without its solves.
+            solved = [self._header] if solves is None else self._solves.write(start, cohorts, solves)
+            self._checksums.append(int(rows[0]["round"]), self._history.append(rows), solved)
         except OSError as error:
             raise self._failed(int(rows[-1]["round"]), error) from error
 
@@ -145,18 +262,30 @@ class RunDirectory:
     def save(self, round: int, state: Callable[[], Any]) -> bool:
         """A checkpoint of what `state` returns, after `round` rounds; whether there is one."""
         try:
-            self._history.sync()
-            self._solves.sync()
+            for path in (self._history.path, self._solves.path, self._checksums.path):
+                sync(path)
             self._checkpoints.save(round, state())
         except Exception as error:  # a full disk surfaces in orbax as nearly any type of exception
             raise self._failed(round, error) from error
         return True
 
-    def say(self, status: str, message: str | None = None, **more: Any) -> None:
-        """Writes how the run stands."""
+    def say(self, status: RunStatus, message: str | None = None, **more: Any) -> None:
+        """Writes how the run stands.
+
+        Args:
+            status: How.
+            message: Why, if it ended otherwise than planned.
+            more: What else is to be known about it.
+        """
         if processes.is_first():
             who = {"process": os.getpid(), "host": socket.gethostname()}
-            write_json(self.path / STATUS, {"status": status, "message": message, **who, **more})
+            told = {"status": status, "message": message, **who, **more}
+            try:
+                write_json(self.path / STATUS, told)
+            except OSError:
+                if status in (RunStatus.RUNNING, RunStatus.FINISHED):
+                    raise
+                overwrite_json(self.path / STATUS, told)  # on a full disk, where it takes no more room
         self._status = status  # once it is written down
 
     def __enter__(self) -> RunDirectory:
@@ -164,9 +293,10 @@ class RunDirectory:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if kind is not None and self._status != "finished":  # what comes after the last round changes nothing of it
-                ends = {KeyboardInterrupt: "interrupted", DivergenceError: "diverged"}
-                status = next((ends[known] for known in ends if issubclass(kind, known)), "failed")
+            # What comes after the last round changes nothing of it.
+            if kind is not None and self._status != RunStatus.FINISHED:
+                ends = {KeyboardInterrupt: RunStatus.INTERRUPTED, DivergenceError: RunStatus.DIVERGED}
+                status = next((ends[known] for known in ends if issubclass(kind, known)), RunStatus.FAILED)
                 where = {"round": error.round, "quantity": error.quantity} if isinstance(error, DivergenceError) else {}
                 self.say(status, str(error).splitlines()[0] if str(error) else kind.__name__, **where)
             self._checkpoints.close()
@@ -185,12 +315,13 @@ class RunDirectory:
         )
 
     def _take_lock(self) -> None:
-        self._lock = filelock.FileLock(self.path / "lock", blocking=False)
+        refuse_link(self.path / LOCK)
+        self._lock = filelock.FileLock(self.path / LOCK, blocking=False)
         try:
             self._lock.acquire()
         except filelock.Timeout:
             self._lock = None
-            holder = read_json(self.path / STATUS) if (self.path / STATUS).exists() else {}
+            holder = _stored_status(self.path)
             who = f"process {holder.get('process', '?')} on {holder.get('host', '?')}"
             raise ValueError(
                 f"run_dir {str(self.path)!r} is in use by {who}: wait for it, or give another directory"
@@ -219,7 +350,7 @@ class NoDirectory:
     def save(self, round: int, state: Callable[[], Any]) -> bool:
         return False
 
-    def say(self, status: str, message: str | None = None) -> None:
+    def say(self, status: RunStatus, message: str | None = None) -> None:
         pass
 
 
@@ -228,14 +359,14 @@ class StoredRun(RunRecord):
     """A run as its directory has it, finished or not.
 
     >>> run = fa.read_run("runs/one")  # doctest: +SKIP
-    >>> run.status, run.settings["rounds"], run.environment[-1]["versions"]["jax"]  # doctest: +SKIP
+    >>> str(run.status), run.settings["rounds"], run.environment[-1]["versions"]["jax"]  # doctest: +SKIP
     ('finished', 300, '0.10.2')
     """
 
     settings: Mapping[str, Any]
     environment: list[Mapping[str, Any]]
     execution: Mapping[str, Any]
-    status: str  # running, killed, finished, interrupted, diverged, failed
+    status: RunStatus  # which equals its plain word: "finished"
     message: str | None  # why it ended, if it failed
 
     @property
@@ -250,15 +381,33 @@ class StoredRun(RunRecord):
         return settings_module.title(self.settings["algorithm"], self.settings["problem"]["recipe"], label)
 
     @property
+    def note(self) -> str | None:
+        """What to say of a run of which the server used nothing; None for any other."""
+        client_time = settings_module.recreate_client_time(self.settings.get("client_time"), self.num_clients)
+        down, up = (self.execution.get(name) for name in ("floats_down", "floats_up"))  # 0.1.0 did not write them
+        floats = down + up if isinstance(down, int) and isinstance(up, int) else None
+        if client_time is None or (floats is None and client_time.floats_per_second is not None):
+            return remarks.note(self)
+        return remarks.note(self, client_time.shortest_solve(self.cohorts, self.solves, floats or 0))
+
+    @property
     def problem_name(self) -> str | None:
         """The example's name; None for a problem that was made in Python."""
         return settings_module.problem_name(self.settings["problem"]["recipe"])
 
 
 def read_run(path: Any) -> StoredRun:
-    """What a run directory has by now; the run may still be going on.
+    """Reads what a run directory has by now; the run may still be going on. Nothing is written there.
 
-    Raises ValueError where there is no run, `DamagedFileError` where a file of it is damaged.
+    Args:
+        path: The directory.
+
+    Returns:
+        The run.
+
+    Raises:
+        ValueError: There is no run, or none of its rounds is done.
+        DamagedFileError: A file of it is damaged; the message says which, and which rounds.
 
     >>> import tempfile
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
@@ -267,48 +416,138 @@ def read_run(path: Any) -> StoredRun:
     ...     result = fa.simulate(example.problem, example.algorithm("fedadmm_insa"), **settings)
     ...     run = read_run(f"{place}/run")
     ...     again = fa.resume(f"{place}/run", progress=False)  # it is finished, so it is read
-    >>> run.status, bool(run.history["loss"][-1] == result.history["loss"][-1] == again.history["loss"][-1])
+    >>> str(run.status), bool(run.history["loss"][-1] == result.history["loss"][-1] == again.history["loss"][-1])
     ('finished', True)
     """
     folder = Path(path)
-    settings, execution = read_run_settings(folder), read_json(folder / EXECUTION)
-    history = read_history(folder / "history.csv") if (folder / "history.csv").exists() else History([])
+    settings = read_run_settings(folder)
+    check_records(folder)
+    history = read_history(folder / HISTORY) if (folder / HISTORY).exists() else History([])
     rounds = len(history["round"]) - 1 if len(history) else 0
     status = read_status(folder)
+    if status["status"] == RunStatus.FINISHED and rounds < settings["rounds"]:
+        missing = name_rounds(list(range(rounds + 1, settings["rounds"] + 1)))
+        raise DamagedFileError(f"{folder / HISTORY} is damaged: {missing} of the finished run are missing", REBUILD)
     if rounds < 1:
         why = status["message"] or "wait, or resume it"
         raise ValueError(f"the run in {str(path)!r} has no round yet: {why}")
-    cohorts, solves = read_solves(folder / "solves.npy", rounds)
+    cohorts, solves = read_solves(folder / SOLVES, rounds)
     return StoredRun(
         history=history,
         cohorts=cohorts,
         solves=solves,
         num_clients=settings["problem"]["clients"],
         settings=settings,
-        environment=read_json(folder / ENVIRONMENT),
-        execution=execution,
+        environment=_read_if_sound(folder / ENVIRONMENT, _is_environment) or [],
+        execution=_read_if_sound(folder / EXECUTION, _is_execution) or {},
         status=status["status"],
         message=status["message"],
     )
 
 
 def read_run_settings(path: Any) -> dict[str, Any]:
-    """The settings of the run in a directory."""
-    if not (Path(path) / SETTINGS).is_file():
+    """Reads the settings of the run in a directory.
+
+    Args:
+        path: The directory.
+
+    Returns:
+        The settings, as `simulate` wrote them.
+
+    Raises:
+        ValueError: There are none.
+        DamagedFileError: They are not what `simulate` writes.
+    """
+    file = Path(path) / SETTINGS
+    if not file.exists():
         raise ValueError(f"{str(path)!r} has no run: it needs a {SETTINGS}")
-    settings = read_json(Path(path) / SETTINGS)
-    missing = {"problem", "algorithm", "rounds", "execution"} - set(settings if isinstance(settings, dict) else ())
-    if missing:
-        raise DamagedFileError(f"{Path(path) / SETTINGS} is damaged: it has no {min(missing)!r}")
+    settings = read_json(file)
+    kinds = {
+        "problem": dict, "algorithm": dict, "rounds": int, "execution": dict,
+        "participation": object, "seed": int, "evaluate_every": int, "initial_params": object,
+    }  # fmt: skip
+    _check_entries(file, settings, kinds)
+    _check_entries(file, settings["problem"], {"clients": int, "recipe": dict | None})
+    if settings["problem"]["recipe"] is not None:
+        _check_entries(file, settings["problem"]["recipe"], {"example": str, "arguments": dict})
+    parts = [part for part in settings["algorithm"].values() if isinstance(part, dict) and "record" in part]
+    for part in (settings["algorithm"], *parts):
+        _check_entries(file, part, {"opaque" if "opaque" in part else "record": str})
     return settings
 
 
+def begun_with(folder: Path) -> Mapping[str, str]:
+    """The versions that a run was last started with; this process's own where that is not known."""
+    started = _read_if_sound(folder / ENVIRONMENT, _is_environment)
+    return started[-1]["versions"] if started else versions()
+
+
+def _check_entries(file: Path, found: Any, kinds: Mapping[str, Any]) -> None:
+    """Checks that what a JSON file holds is an object with entries of these kinds."""
+    if not isinstance(found, dict):
+        raise DamagedFileError(f"{file} is damaged: it holds {type(found).__name__} where entries should be")
+    for name, kind in kinds.items():
+        if name not in found or not isinstance(found[name], kind):
+            raise DamagedFileError(f"{file} is damaged: it has no {name!r}, or a wrong one")
+
+
 def read_status(folder: Path) -> dict[str, Any]:
-    """How the run in a directory stands: its `status`, and a `message` or None."""
-    status = read_json(folder / STATUS)
-    if status["status"] == "running" and not _in_use(folder):
-        status["status"] = "killed"
+    """Reads how the run in a directory stands.
+
+    A run that could not say how it ended, since its process was killed or the disk was full, is killed. Where the
+    status is lost, a run that has all its rounds is finished.
+
+    Args:
+        folder: The directory.
+
+    Returns:
+        Its `status`, and a `message` or None.
+    """
+    status = _stored_status(folder)
+    if status["status"] == RunStatus.RUNNING:
+        status["status"] = RunStatus.RUNNING if _in_use(folder) else RunStatus.KILLED
     return status
+
+
+def _stored_status(folder: Path) -> dict[str, Any]:
+    """What status.json says; if it is lost or damaged, what the history says."""
+    found = _read_if_sound(folder / STATUS, _is_status)
+    if found is not None:
+        return {"message": None} | found | {"status": RunStatus(found["status"])}
+    done = (folder / HISTORY).is_file() and (folder / HISTORY).read_bytes().count(b"\n") - 2  # a heading, and round 0
+    finished = done and (folder / SETTINGS).is_file() and done == read_run_settings(folder)["rounds"]
+    return {"status": RunStatus.FINISHED if finished else RunStatus.RUNNING, "message": _LOST_STATUS}
+
+
+def _read_if_sound(path: Path, is_sound: Callable[[Any], bool]) -> Any:
+    """What a JSON file holds that a run can do without; None if it is lost or damaged."""
+    try:
+        found = read_json(path)
+    except OSError:
+        return None
+    return found if is_sound(found) else None
+
+
+def _is_status(found: Any) -> bool:
+    if not isinstance(found, dict) or found.get("status") not in list(RunStatus):
+        return False
+    where = isinstance(found.get("round"), int) and isinstance(found.get("quantity"), str)
+    return isinstance(found.get("message", ""), str | None) and (where or found["status"] != RunStatus.DIVERGED)
+
+
+def _is_execution(found: Any) -> bool:
+    counts, words = ("lanes", "cohort", "devices"), ("population", "platform")
+    return (
+        isinstance(found, dict)
+        and all(type(found.get(name)) is int and found[name] > 0 for name in counts)
+        and all(isinstance(found.get(name), str) for name in words)
+    )
+
+
+def _is_environment(found: Any) -> bool:
+    return isinstance(found, list) and all(
+        isinstance(start, dict) and isinstance(start.get("versions"), dict) for start in found
+    )
 
 
 def as_folder(run_dir: Any) -> Path:
@@ -325,51 +564,52 @@ def check_place(path: Path, mark: str) -> None:
     check_writable(path, f"run_dir {str(path)!r}")
     if not path.exists() or (path / mark).exists():
         return
-    unfinished = {EXECUTION, ENVIRONMENT, STATUS, "lock"}  # of a run that was killed as it began
+    unfinished = {EXECUTION, ENVIRONMENT, STATUS, LOCK}  # of a run that was killed as it began
     foreign = sorted(p.name for p in path.iterdir() if p.name not in unfinished and not p.name.startswith("."))
     if foreign:
         raise ValueError(f"run_dir {str(path)!r} has other files ({foreign[0]}) and no {mark}: give a new directory")
 
 
 def _in_use(folder: Path) -> bool:
-    """Whether a process holds the lock."""
+    """Whether a process holds the lock. Nothing is made or changed: the directory may be a read-only one."""
     try:
-        with filelock.FileLock(folder / "lock", blocking=False):
+        import fcntl
+    except ImportError:  # not Unix
+        return _cannot_lock(folder)
+    try:
+        lock = os.open(folder / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(lock)
+
+
+def _cannot_lock(folder: Path) -> bool:
+    try:
+        with filelock.FileLock(folder / LOCK, blocking=False):
             return False
     except (filelock.Timeout, OSError):
         return True
 
 
+def _round(found: tuple[int, Any] | None) -> int:
+    return 0 if found is None else found[0]
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=6)
+
+
 def _refuse_differences(path: Path, now: Mapping[str, Any]) -> None:
-    there, now = _comparable(read_run_settings(path)), _comparable(now)
-    started = read_json(path / ENVIRONMENT)
-    last = started[-1]["versions"] if started else versions()
+    last = begun_with(path)
     if last != versions():
         changed = ", ".join(settings_module.differences(last, versions()))
         warnings.warn(f"{path} was made with other versions ({changed}): the rest may differ in rounding", stacklevel=5)
-        for described in (there, now):
-            for part in ("problem", "algorithm"):
-                described[part] = settings_module.without_computations(described[part])
-    if there["problem"].get("recipe") is None or now["problem"].get("recipe") is None:
-        there["problem"].pop("recipe", None)
-        now["problem"].pop("recipe", None)
-    found = list(settings_module.differences(there, now))
-    if found:
-        shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
-        # Its last round was evaluated because it was the last, and its files have its length.
-        longer = " (a run cannot be made longer: the new one repeats its rounds to the bit and goes on)"
-        advice = "give another directory" + longer * (there["rounds"] < now["rounds"])
-        raise ValueError(f"run_dir {str(path)!r} has a run with other settings ({shown}): {advice}")
-
-
-def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without what may differ: where the data is kept does not change it."""
-    problem = dict(settings["problem"])
-    if problem.get("recipe"):
-        arguments = {k: v for k, v in problem["recipe"]["arguments"].items() if k != "data_dir"}
-        problem["recipe"] = problem["recipe"] | {"arguments": arguments}
-        problem.pop("optimal_loss", None)  # follows from the recipe; solved for again, it may differ in rounding
-    conditions = {name: settings.get(name) for name in settings_module.CONDITIONS}
-    found = dict(settings) | conditions | {"problem": problem, "algorithm": dict(settings["algorithm"])}
-    found.pop("label", None)
-    return found
+    settings_module.refuse_differences(path, "run", read_run_settings(path), now, last)

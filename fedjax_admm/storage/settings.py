@@ -1,9 +1,9 @@
 """A run's settings as JSON: every argument and default, and enough to make the run again.
 
-Records, functions, arrays and numbers have a form in JSON from which `recreate` makes them. Functions are named
-by the module and name under which they can be imported; what has neither (a lambda, an object of the user's) is
-described, but cannot be made again. A problem is described by digests of its data and of what its functions
-compute, and by the call that made it where one is known (`Problem.recipe`).
+Records, functions, arrays and numbers have a form in JSON from which `recreate` makes them, as far as `parts` knows
+their names or a user trusts their modules. What has no name (a lambda, an object of the user's) is described, but
+cannot be made again. A problem is described by digests of its data and of what its functions compute, and by the call
+that made it where one is known (`Problem.recipe`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,25 +22,18 @@ from jax.extend import core as jex
 
 from ..algorithms.base import Algorithm
 from ..algorithms.local_solver import LocalSolver
+from ..core.environment import versions
+from ..exchange.client_time import ClientTime
+from ..exchange.stage import Exchange
 from ..problems.problem import Problem
+from . import parts
+from .parts import CannotRecreate
 
-CONDITIONS = ("faults", "client_time")  # settings that a run without them does not mention
-
-
-class CannotRecreate(ValueError):
-    """The settings describe something that they cannot make again.
-
-    what: the sentence's subject.
-
-    >>> print(CannotRecreate("initial_params", "runs/one"))
-    initial_params cannot be made again from the settings: call simulate or compare as before, with run_dir=runs/one
-    """
-
-    def __init__(self, what: str, run_dir: Any = "the same directory") -> None:
-        self.what = what
-        super().__init__(
-            f"{what} cannot be made again from the settings: call simulate or compare as before, with run_dir={run_dir}"
-        )
+CONDITIONS = ("faults", "client_time", "exchange")  # settings that a run without them does not mention
+ARRAYS = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64",
+)  # fmt: skip
 
 
 def describe(value: Any) -> Any:
@@ -63,45 +55,109 @@ def describe(value: Any) -> Any:
         return [describe(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"record": _name(type(value)), **fields}
+        return {"record": parts.name_part(type(value)) or _display_name(type(value)), **fields}
     if hasattr(value, "__fspath__"):
         return str(value)
     if isinstance(value, functools.partial):
         return {"partial": describe(value.func), "arguments": describe(value.args), "named": describe(value.keywords)}
     if callable(value):
-        name = _name(value)
-        return {"function" if _importable(name, value) else "opaque": name}
+        name = parts.name_part(value)
+        return {"opaque": _display_name(value)} if name is None else {"function": name}
     return {"opaque": _without_address(repr(value))}
 
 
-def recreate(described: Any) -> Any:
-    """What `describe` described.
+def recreate(described: Any, trust: Sequence[str] = ()) -> Any:
+    """Makes what `describe` described: plain values, and parts that `parts.find_part` finds.
+
+    Args:
+        described: What a file says, whoever wrote it.
+        trust: Modules that may be imported for parts of the user's own.
+
+    Returns:
+        The value.
+
+    Raises:
+        CannotRecreate: If it needs anything else; nothing was imported then.
 
     >>> recreate(describe({"penalty": [0.1, float("inf")]}))
     {'penalty': [0.1, inf]}
     """
     if isinstance(described, list):
-        return [recreate(item) for item in described]
+        return [recreate(item, trust) for item in described]
     if not isinstance(described, Mapping):
         return described
     if "opaque" in described:
-        raise CannotRecreate(described["opaque"])
+        raise CannotRecreate(str(described["opaque"]))
     if "number" in described:
-        return float(described["number"])
+        return _recreate_number(described["number"])
     if "array" in described:
-        return np.array(described["array"], described["dtype"])
+        return _recreate_array(described)
     if "function" in described:
-        return _import(described["function"])
+        return _recreate_function(described, trust)
     if "partial" in described:
-        function, arguments, named = (recreate(described[key]) for key in ("partial", "arguments", "named"))
-        return functools.partial(function, *arguments, **named)
-    items = {key: recreate(item) for key, item in described.items() if key != "record"}
-    if "record" not in described:
-        return items
-    kind = _import(described["record"])
-    if not dataclasses.is_dataclass(kind):
-        raise CannotRecreate(f"{described['record']}, which is not a record,")
-    return cast(type, kind)(**items)
+        return _recreate_partial(described, trust)
+    if "record" in described:
+        return _recreate_record(described, trust)
+    return {key: recreate(item, trust) for key, item in described.items()}
+
+
+def is_plain(described: Any) -> bool:
+    """Whether a description is of numbers, words and lists of them alone.
+
+    >>> is_plain([1, "auto", None]), is_plain([{"function": "timeit:timeit"}])
+    (True, False)
+    """
+    if isinstance(described, list):
+        return all(is_plain(item) for item in described)
+    return not isinstance(described, Mapping) or "number" in described or "array" in described
+
+
+def _recreate_number(text: Any) -> float:
+    if text not in ("inf", "-inf", "nan"):
+        raise CannotRecreate(f"the number {text!r}")
+    return float(text)
+
+
+def _recreate_array(described: Mapping[str, Any]) -> np.ndarray:
+    kind = described.get("dtype")
+    if kind not in ARRAYS:
+        raise CannotRecreate(f"an array of {kind!r}")
+    try:
+        return np.array(described["array"], kind)
+    except (TypeError, ValueError):
+        raise CannotRecreate(f"the array {_short(described['array'])}") from None
+
+
+def _recreate_function(described: Any, trust: Sequence[str]) -> Callable:
+    if not isinstance(described, Mapping) or "function" not in described:
+        raise CannotRecreate(str(described.get("opaque") if isinstance(described, Mapping) else described))
+    name = described["function"]
+    function = parts.find_part(name, trust)
+    if not callable(function) or function in parts.RECORDS.values():
+        raise CannotRecreate(f"{name}, which is not a function,")
+    return function
+
+
+def _recreate_partial(described: Mapping[str, Any], trust: Sequence[str]) -> Callable:
+    function = _recreate_function(described["partial"], trust)
+    arguments, named = (recreate(described.get(key), trust) for key in ("arguments", "named"))
+    if not isinstance(arguments, list) or not isinstance(named, dict):
+        raise CannotRecreate("a partial function without its arguments")
+    return functools.partial(function, *arguments, **named)
+
+
+def _recreate_record(described: Mapping[str, Any], trust: Sequence[str]) -> Any:
+    name = described["record"]
+    kind = parts.find_part(name, trust)
+    if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
+        raise CannotRecreate(f"{name}, which is not a record,")
+    items = {key: recreate(item, trust) for key, item in described.items() if key != "record"}
+    for field in items.keys() - {field.name for field in dataclasses.fields(kind) if field.init}:
+        raise CannotRecreate(f"{name} with {field!r}, which this version does not have,")
+    try:
+        return kind(**items)
+    except (TypeError, AttributeError) as error:  # a part of it is of the wrong kind
+        raise CannotRecreate(f"{name} ({error})") from None
 
 
 def describe_problem(problem: Problem) -> dict[str, Any]:
@@ -134,15 +190,38 @@ def describe_algorithm(algorithm: Algorithm, problem: Problem) -> dict[str, Any]
     return describe(algorithm) | {"optimizer_step": _optimizer_step(algorithm.local, problem.params_shape)}
 
 
-def describe_conditions(faults: Any, client_time: Any) -> dict[str, Any]:
-    """Faults and the clients' time, where there are any."""
-    given = zip(CONDITIONS, (faults, client_time), strict=True)
-    return {name: describe(value) for name, value in given if value is not None}
+def describe_conditions(faults: Any, client_time: Any, exchange: Any = ()) -> dict[str, Any]:
+    """Faults, the clients' time and stages of the exchange, where there are any."""
+    stages = list(Exchange.of(exchange or ()).stages) or None
+    values = zip(CONDITIONS, (faults, client_time, stages), strict=True)
+    return {name: describe(value) for name, value in values if value is not None}
 
 
-def recreate_algorithm(described: Mapping[str, Any]) -> Any:
-    """What `describe_algorithm` described."""
-    return recreate({key: item for key, item in described.items() if key != "optimizer_step"})
+def recreate_algorithm(described: Mapping[str, Any], trust: Sequence[str] = ()) -> Any:
+    """Makes what `describe_algorithm` described; see `recreate`."""
+    return recreate({key: item for key, item in described.items() if key != "optimizer_step"}, trust)
+
+
+def recreate_client_time(described: Any, num_clients: int) -> ClientTime | None:
+    """Makes a client time from its numbers alone, whatever the description calls itself.
+
+    Args:
+        described: What settings say of `client_time`, or None.
+        num_clients: The number that speeds per client must fit.
+
+    Returns:
+        The client time, without its deadline; None where there is none, or its speeds are no numbers.
+    """
+    if not isinstance(described, Mapping):
+        return None
+    speeds = [described.get(name) for name in ("gradients_per_second", "floats_per_second")]
+    plain = [item.get("array") if isinstance(item, Mapping) else item for item in speeds]
+    try:
+        client_time = ClientTime(*plain)
+        client_time.check(num_clients)
+        return client_time
+    except (TypeError, ValueError):
+        return None
 
 
 def title(algorithm: Mapping[str, Any], recipe: Mapping[str, Any] | None, label: str | None = None) -> str:
@@ -179,12 +258,67 @@ def differences(there: Any, now: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {_short(there)} there, {_short(now)} now"
 
 
-def without_computations(described: Mapping[str, Any]) -> dict[str, Any]:
-    """A problem's or an algorithm's description without digests of what it computes.
+def refuse_differences(
+    run_dir: Any, kind: str, there: Mapping[str, Any], now: Mapping[str, Any], made_with: Mapping[str, str]
+) -> None:
+    """Refuses to go on with other settings than those of the run or comparison in a directory.
 
-    Another version of JAX or optax may write the same computation in another way.
+    Args:
+        run_dir: The directory.
+        kind: "run" or "comparison".
+        there: Its settings, described.
+        now: Those that were given now, described.
+        made_with: The versions that wrote `there`.
+
+    Raises:
+        ValueError: If they differ in more than may change.
     """
-    return {name: value for name, value in described.items() if name not in ("computes", "optimizer_step")}
+    same_versions = made_with == versions()
+    there, now = _comparable(there, same_versions), _comparable(now, same_versions)
+    problems = [settings["problem"] for settings in (there, now) if "problem" in settings]
+    if any(problem.get("recipe") is None for problem in problems):
+        for problem in problems:
+            problem.pop("recipe", None)
+    found = list(differences(there, now))
+    if not found:
+        return
+    shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
+    begun, ours = (known.get("fedjax-admm") for known in (made_with, versions()))
+    by = "" if begun == ours else f", begun by fedjax_admm {begun} (this is {ours}),"
+    # Its last round was evaluated because it was the last, and its files have its length.
+    longer = " (a run cannot be made longer: the new one repeats its rounds to the bit and goes on)"
+    advice = "give another directory" + longer * (there.get("rounds", 0) < now.get("rounds", 0))
+    raise ValueError(f"run_dir {str(run_dir)!r} has a {kind}{by} with other settings ({shown}): {advice}")
+
+
+def _comparable(settings: Mapping[str, Any], same_versions: bool) -> dict[str, Any]:
+    """Settings with present names and defaults, without what may differ: where the data is kept does not change it."""
+    found = dict.fromkeys(CONDITIONS) | _renew(settings)
+    found.pop("label", None)
+    if "problem" in found and found["problem"].get("recipe"):
+        problem = found["problem"]
+        arguments = {k: v for k, v in problem["recipe"]["arguments"].items() if k != "data_dir"}
+        problem["recipe"] = problem["recipe"] | {"arguments": arguments}
+        problem.pop("optimal_loss", None)  # follows from the recipe; solved for again, it may differ in rounding
+    if not same_versions:  # another version of JAX or optax may write the same computation in another way
+        for part in found.values():
+            for name in ("computes", "optimizer_step"):
+                if isinstance(part, dict):
+                    part.pop(name, None)
+    return found
+
+
+def _renew(described: Any) -> Any:
+    """A description as this version would write it: its names, and the defaults of fields that were not there yet."""
+    if isinstance(described, list):
+        return [_renew(item) for item in described]
+    if not isinstance(described, Mapping):
+        return described
+    items = {key: _renew(item) for key, item in described.items()}
+    for key in ("record", "function"):
+        if isinstance(items.get(key), str):
+            items[key] = parts.current_name(items[key])
+    return parts.fill_defaults(items, describe)
 
 
 def digest(tree: Any) -> str | None:
@@ -238,29 +372,9 @@ def _without_address(text: str) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
-def _name(value: Any) -> str:
+def _display_name(value: Any) -> str:
     name = getattr(value, "__qualname__", None) or _without_address(repr(value))
     return f"{getattr(value, '__module__', '') or ''}:{name}".removeprefix(":")
-
-
-def _importable(name: str, value: Any) -> bool:
-    try:
-        return _import(name) is value
-    except (CannotRecreate, ImportError):
-        return False
-
-
-def _import(name: str) -> Any:
-    module, _, path = name.partition(":")
-    if module == "__main__":
-        raise CannotRecreate(f"{path}, which was defined in a script or a notebook,")
-    try:
-        value = importlib.import_module(module)
-        for part in path.split("."):
-            value = getattr(value, part)
-    except (ImportError, AttributeError, ValueError):
-        raise CannotRecreate(f"{name}, which cannot be imported,") from None
-    return value
 
 
 def _short(value: Any) -> str:

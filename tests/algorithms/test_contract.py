@@ -86,6 +86,7 @@ BAD = {
     "rows of some": (algorithm(init=returns(lambda z, c: (z, {"v": jnp.zeros(5)}))), r"Mine.init: rows\['v'\] .*\(6, ...\).*got \(5,\)"),
     "rows of all, always": (algorithm(init=returns(lambda z, c: (z, {"v": jnp.zeros(6)}))), r"rows\['v'\] .*\(1, ...\) .*got \(6,\)"),
     "rows not by name": (algorithm(init=returns(lambda z, c: (z, z))), "Mine.init must return rows as a dict"),
+    "rows that hide": (algorithm(init=returns(lambda z, c: (z, {"params": jnp.zeros(c.ids.shape)}))), r"Mine.init: rows\['params'\] .*state.params.*rename"),
     "rows of words": (algorithm(init=returns(lambda z, c: (z, {"v": "no"}))), r"Mine.init: rows\['v'\] must be an array, got 'no'"),
     "init of one value": (algorithm(init=returns(lambda z, c: z)), r"Mine.init must return 2 values, \(server, rows\), got float64\[5\]"),
     "update of two values": (algorithm(update=returns(lambda z, s, r, u, c: (z, s))), "Mine.update must return 3 values, .*got 2 values"),

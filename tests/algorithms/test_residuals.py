@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -104,7 +105,9 @@ def test_the_epoch_mean_weighs_batches_by_their_rows_whatever_the_optimizer(opti
     sim = fa.Simulation(problem, fa.fedavg(local, criterion=criterion), participation=2, initial_params=np.ones(2))
     _, info = sim.round(sim.init(), [0, 1])
 
-    words = shuffle.epoch_order(jax.random.key_data(randomness.client_key(sim.setup.key, jnp.int32(0), jnp.int32(1))), jnp.int32(0))
+    words = shuffle.epoch_order(
+        jax.random.key_data(randomness.client_key(sim.setup.key, jnp.int32(0), jnp.int32(1))), jnp.int32(0)
+    )
     order = np.asarray(shuffle.permute(words, jnp.asarray(rows, jnp.int32), jnp.int32(5), jnp.int32(7)))
     w, mean, steps = jnp.ones(2), np.zeros(2), optimizer(0.3)
     state = steps.init(w)

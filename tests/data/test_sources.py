@@ -39,12 +39,7 @@ def cache_folder(tmp_path, monkeypatch):
 @pytest.fixture
 def no_decoding(monkeypatch):
     """Makes any use of TFDS, and so any decoding, a failure."""
-
-    def refuse(*_, **__):
-        raise AssertionError("TFDS was used")
-
-    monkeypatch.setattr(sources, "_import_tfds", refuse)
-    monkeypatch.setattr(sources, "_decode", refuse)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # as where it is not installed
 
 
 # ---- small data sets in TFDS's format ----
@@ -159,9 +154,9 @@ def test_embedded_set_is_balanced_and_as_documented(no_decoding):
     np.testing.assert_array_equal(np.bincount(mini.test_labels), [100] * 10)
     assert repr(mini) == "ImageSet('mnist_mini', train=5000, test=1000, image=(28, 28, 1), num_classes=10)"
 
-    content = sources._EMBEDDED_FILE.read_bytes()
-    assert len(content) < 1_500_000
-    assert hashlib.sha256(content).hexdigest() in sources._EMBEDDED_FILE.with_suffix(".md").read_text()
+    file = Path(sources.__file__).with_name("mnist_mini.npz")
+    assert file.stat().st_size < 1_500_000
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in file.with_suffix(".md").read_text()
 
 
 def test_embedded_set_has_no_image_twice():
@@ -461,16 +456,18 @@ sources.load("tiny", sys.argv[1])
 
 def test_interrupted_decoding_leaves_nothing(tmp_path, cache_folder, monkeypatch):
     expected = write_tiny(tmp_path)
-    decoded, pixels = [], sources._pixels
+    import PIL.Image
+
+    decoded, decode = [], PIL.Image.open
 
     def interrupted(*arguments):
         decoded.append(1)
         if len(decoded) == 8:
             raise KeyboardInterrupt
-        return pixels(*arguments)
+        return decode(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sources, "_pixels", interrupted)
+        patch.setattr(PIL.Image, "open", interrupted)
         with pytest.raises(KeyboardInterrupt):
             load("tiny", tmp_path)
     assert not cache_folder.exists()
@@ -538,6 +535,19 @@ def test_damaged_source_is_an_error_that_names_the_file(tmp_path, cache_folder, 
     assert not cache_folder.exists()
 
 
+@pytest.mark.parametrize("key", ["pythonClassName", "python_class_name", "type"])
+def test_a_feature_of_ones_own_is_not_imported(tmp_path, monkeypatch, key):
+    """TFDS imports the module of any class that features.json names; a run's settings name the folder it is in."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sprung = tmp_path / "sprung"
+    (tmp_path / "trap_of_a_data_set.py").write_text(f"open({str(sprung)!r}, 'w').close()\n")
+    feature = {key: "trap_of_a_data_set.Image", "content": {}}
+    write_variant(tmp_path, {"image": feature, "label": label_feature(2)}, [{"image": b"", "label": 1}])
+    with pytest.raises(ValueError, match=r"features\.json.*'trap_of_a_data_set\.Image'.*not imported") as refused:
+        load("variant", tmp_path)
+    assert not sprung.exists() and "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
 @pytest.mark.parametrize("content", ["", "{", "[]"])
 def test_damaged_description_is_an_error_that_names_the_file(tmp_path, name, content):
@@ -596,7 +606,7 @@ class StubTfds:
 @pytest.mark.parametrize("form", [None, "tfrecord"])
 def test_prepare_asks_tfds_for_the_format_that_load_reads(tmp_path, monkeypatch, form):
     write_tiny(tmp_path / "elsewhere")  # to skip where TFDS is not installed
-    monkeypatch.setattr(sources, "_import_tfds", lambda extra: StubTfds(form))
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", StubTfds(form))
     monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: object())
     if form is None:
         assert sources.prepare("tiny", tmp_path) == tmp_path / "tiny" / "1.0.0"
@@ -609,8 +619,10 @@ def test_what_to_install_depends_on_what_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # as where it is not installed
     with pytest.raises(ImportError, match=r"fedjax_admm\[tfds-download\]"):
         sources.prepare("mnist", tmp_path)
+    (tmp_path / "tiny" / "1.0.0").mkdir(parents=True)
+    (tmp_path / "tiny" / "1.0.0" / "dataset_info.json").write_text('{"fileFormat": "array_record"}')
     with pytest.raises(ImportError, match=r"fedjax_admm\[datasets\]"):
-        sources._import_tfds()
+        load("tiny", tmp_path)
 
 
 # ---- the real MNIST ----

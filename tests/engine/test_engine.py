@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from federations import GAMMA, least_squares, make_problem, ridge, squared_error
+from federations import GAMMA, least_squares, make_problem, ridge, squared_error, two_sides_of_a_cliff
 
 import fedjax_admm as fa
 from fedjax_admm.algorithms.base import ModelExchange
@@ -103,7 +103,9 @@ def test_one_client_alone_minimises_its_own_loss():
     np.testing.assert_allclose(result.params, exact, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("optimizer", "batch_size"), [(optax.adam, None), (optax.adam, 4), (optax.lbfgs, 4)])
+@pytest.mark.parametrize(
+    ("optimizer", "batch_size"), [(optax.adam, None), (optax.adam, 4), (optax.lbfgs, None), (optax.lbfgs, 4)]
+)
 def test_any_optimizer(optimizer, batch_size):
     """One client's solve against the same optimizer driven by hand on the same batches."""
     from federations import epoch_order
@@ -262,10 +264,12 @@ def test_communicated_floats_and_history(algorithm):
     np.testing.assert_array_equal(history["communicated_floats"], [0, *[2 * traffic] * 3])
     names = ("round loss epochs_mean gradient_samples criterion_samples communicated_floats penalty_mean "
              "lane_efficiency seconds eval_seconds failed_clients").split()  # fmt: skip
+    bounded = ["penalties_at_bound"]
+    names += bounded if getattr(algorithm, "penalty_rule", fa.penalties.constant()) != fa.penalties.constant() else []
     assert list(history) == names
     # What no metric may be called; some columns are only there with faults or a client time.
     others = [f"{reason}_clients" for reason in ("dropped", "quarantined", "corrupted", "rejected", "late")]
-    assert {*names, *others, "simulated_seconds", "excess_loss", "regularizer"} == set(RESERVED)
+    assert {*names, *others, *bounded, "simulated_seconds", "excess_loss", "regularizer"} == set(RESERVED)
     assert list(history.to_pandas().columns) == names
     np.testing.assert_array_equal(history["round"], range(4))
 
@@ -411,6 +415,16 @@ def test_a_client_that_fails_keeps_its_state(algorithm):
     assert np.isnan(info.consensus_gap[1]) and np.isnan(info.movement[1])  # nothing was measured
     for now, start in zip(jax.tree.leaves(state.clients), jax.tree.leaves(sim.init().clients), strict=True):
         np.testing.assert_array_equal(now[1], start[1])
+
+
+@pytest.mark.parametrize("batch_size", [None, 1], ids=["full gradient", "batches"])
+def test_a_residual_beside_infinity_is_no_small_one(batch_size):
+    """Client 0's own parameters lie where the norm of its gradient overflows: its next solve is not met, but failed."""
+    local = fa.LocalSolver(learning_rate=0.7, batch_size=batch_size, max_epochs=1)
+    result = run(two_sides_of_a_cliff(), fa.fedadmm_in(local, penalty=1.0, reference="client"), rounds=2)
+    assert np.isfinite(result.solves.reference_residual[0]).all()
+    assert np.isinf(result.solves.reference_residual[1, 0]) and np.isfinite(result.solves.final_residual[1, 0])
+    assert result.solves.stop_reason.tolist() == [["maximum", "maximum"], ["failed", "maximum"]]
 
 
 @every_algorithm

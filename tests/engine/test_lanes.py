@@ -89,7 +89,9 @@ def test_orders_differ_between_epochs_clients_and_rounds():
     key = randomness.root_key(0)
     words = np.stack(
         [
-            shuffle.epoch_order(jax.random.key_data(randomness.client_key(key, jnp.int32(k), jnp.int32(i))), jnp.int32(e))
+            shuffle.epoch_order(
+                jax.random.key_data(randomness.client_key(key, jnp.int32(k), jnp.int32(i))), jnp.int32(e)
+            )
             for k in range(3)
             for i in range(3)
             for e in range(3)

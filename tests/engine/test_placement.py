@@ -41,18 +41,24 @@ def large_collectives(text):
 
 def test_at_home_one_sum_of_one_message_is_all_that_moves():
     """Counted in the compiled program: n for FedAvg, 2 n + 1 for the family with "current"; a few numbers ride along."""
-    in_a_process(BEGIN + """
+    in_a_process(
+        BEGIN
+        + """
 for algorithm, message in ((fa.fedavg(LOCAL), N), (fa.scaffold(LOCAL), 2 * N), (fa.fedadmm_in(LOCAL), N + 1), (INSA, 2 * N + 1)):
     for cohort in (8, 24):
         found = large_collectives(compiled_round(algorithm, cohort, "home", 8).as_text())
         assert {kind for kind, _ in found} == {"all-reduce"}, found
         assert message <= sum(size for _, size in found) <= message + 3, (type(algorithm), cohort, found)
-""", optimized=True)
+""",
+        optimized=True,
+    )
 
 
 def test_per_device_memory_falls_with_devices():
     """Rows, data and temporaries of the program that one device runs."""
-    in_a_process(BEGIN + """
+    in_a_process(
+        BEGIN
+        + """
 held = []
 for mesh in (2, 4, 8):
     memory = compiled_round(INSA, 16, "home", mesh, clients=64, rows=500).memory_analysis()
@@ -61,17 +67,23 @@ rows, data = 64 * 2 * N * 4, 64 * 500 * 5 * 4
 for (arguments, temporaries), mesh in zip(held, (2, 4, 8)):
     assert arguments < (rows + data) / mesh + 10 * N * 4, held
     assert temporaries < 60 * N * 4, held
-""", optimized=True)
+""",
+        optimized=True,
+    )
 
 
 def test_temporaries_do_not_grow_with_the_cohort():
-    in_a_process(BEGIN + """
+    in_a_process(
+        BEGIN
+        + """
 for algorithm in (fa.fedavg(LOCAL), INSA):
     for placement, mesh in (("auto", 1), ("home", 8)):
         small, large = (compiled_round(algorithm, cohort, placement, mesh, clients=256).memory_analysis().temp_size_in_bytes for cohort in (16, 256))
         assert large < 1.05 * small + 256 * 200, (placement, small, large)  # the records of 256 solves are no parameters
         assert large < (16 * 2 + 12) * N * 4 + 256 * 200, (placement, large / 4 / N)
-""", optimized=True)
+""",
+        optimized=True,
+    )
 
 
 @pytest.mark.parametrize("placement", ["home", "dealt"])

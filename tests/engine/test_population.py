@@ -27,9 +27,9 @@ def problem():
 
 def run(kind, algorithm=ALGORITHMS["insa"], run_dir=None, **options):
     # Six of ten: most clients are in two rounds in a row.
-    settings = dict(participation=6, evaluate_every=3, checkpoint_seconds=0, progress=False)
+    settings = dict(rounds=14, participation=6, evaluate_every=3, checkpoint_seconds=0, progress=False)
     execution = fa.Execution(population=kind)
-    return fa.simulate(problem(), algorithm, 14, run_dir=run_dir, execution=execution, **settings | options)
+    return fa.simulate(problem(), algorithm, run_dir=run_dir, execution=execution, **settings | options)
 
 
 def assert_identical(one, other):
@@ -163,6 +163,18 @@ def test_a_round_at_a_time():
         np.testing.assert_array_equal(first.epochs, second.epochs)
         np.testing.assert_array_equal(one.params, other.params)
     np.testing.assert_array_equal(np.asarray(one.duals), np.asarray(other.duals))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_state_of_a_run_that_was_read_back_goes_on(tmp_path, kind):
+    """A finished run is read and not run again; a round from its state is the round after it."""
+    whole = run("device", rounds=15)
+    run(kind, run_dir=tmp_path)
+    read = run(kind, run_dir=tmp_path)
+    sim = fa.Simulation(problem(), ALGORITHMS["insa"], participation=6, execution=fa.Execution(population=kind))
+    state, info = sim.round(read.state)
+    np.testing.assert_array_equal(state.params, whole.params)
+    np.testing.assert_array_equal(info.epochs, whole.epochs[-1])
 
 
 def test_a_damaged_row_is_an_error_that_names_the_file(tmp_path):

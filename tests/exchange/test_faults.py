@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from compilations import compilations
 from federations import GAMMA, epoch_order, least_squares, make_problem, squared_error
 from test_devices import in_a_process
 from test_engine import LOCAL, every_algorithm
@@ -15,7 +16,6 @@ from test_runs import Crash, crash_in
 
 import fedjax_admm as fa
 from fedjax_admm.core import randomness
-from fedjax_admm.engine import population
 from fedjax_admm.engine.lanes import run as run_lanes
 from fedjax_admm.exchange.faults import clip
 from fedjax_admm.storage import checkpoints
@@ -180,36 +180,29 @@ def test_a_client_away_costs_no_gradient_and_keeps_its_place_in_the_queue(monkey
         sim.round(state)
 
 
-def lowered(faults):
-    problem, *_ = least_squares([6, 11, 3, 8])
-    sim = fa.Simulation(problem, INSA, participation=2, faults=faults)
-    problem, algorithm = sim._on_devices
-    return population.device_rounds.lower(
-        problem, algorithm, sim.init(), sim.order_key, jnp.zeros((1, 2), jnp.int32), jnp.int32(1),
-        width=2, rows_per_trip=sim.rows_per_trip, conditions=sim._conditions,
-    ).as_text()  # fmt: skip
-
-
 def test_no_faults_leave_no_trace():
     """The same program, state and history; and with a fault that never happens, the same numbers."""
-    assert lowered(fa.Faults()) == lowered(None) != lowered(fa.Faults(dropout=0.0))
     problem, *_ = least_squares([6, 11, 3, 8, 5])
-    without, empty = (run(problem, INSA, faults=faults) for faults in (None, fa.Faults()))
+    without = run(problem, INSA)
+    with compilations() as compiled:
+        empty = run(problem, INSA, faults=fa.Faults())
+    assert not compiled
     assert list(empty.history) == list(without.history) and empty.state.offences is None
     assert_identical(empty, without)
-    idle = run(
-        problem, INSA, faults=fa.Faults(dropout=0.0, clip_norm=1e9, corruption="scale", corrupted=[0], strength=1.0)
-    )
+    never = fa.Faults(dropout=0.0, clip_norm=1e9, corruption="scale", corrupted=[0], strength=1.0)
+    with compilations() as compiled:
+        idle = run(problem, INSA, faults=never)
+    assert compiled
     np.testing.assert_allclose(idle.params, without.params, rtol=1e-12)
 
 
 def test_other_numbers_compile_nothing():
     problem, *_ = least_squares([6, 11, 3, 8, 5])
     run(problem, INSA, faults=EVERYTHING)
-    before = population.device_rounds._cache_size()
     other = fa.Faults(dropout=0.1, corruption="noise", corrupted=[0, 2], strength=5, clip_norm=1, quarantine_after=9)
-    run(problem, INSA, faults=other)
-    assert population.device_rounds._cache_size() == before
+    with compilations() as compiled:
+        run(problem, INSA, faults=other)
+    assert not compiled
 
 
 def test_under_strict_promotion_and_in_half_precision():
@@ -319,6 +312,7 @@ def test_the_server_stays_bounded_whatever_clients_send(algorithm):
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves((result.state.clients, result.params))) < 10
 
 
+@pytest.mark.filterwarnings("ignore:.*penalties are at their bound")  # what is sent in their stead balances nothing
 @pytest.mark.parametrize("name", ["fedavg", "fedadmm", "fedadmm_insa", "scaffold", "feddyn"])
 def test_in_a_long_run_clients_lead_the_server_no_further_than_the_clip_allows(name):
     """Two thirds of the weight pull to one place, round after round, within the clip or not grossly beyond it."""
@@ -352,6 +346,34 @@ def test_clipping_of_numbers_whose_squares_overflow():
             assert bool(longer) == (norm > most)
     nothing, longer, gross = clip({"a": jnp.zeros(3, jnp.float32)}, jnp.float32(1e-30))
     assert not (longer | gross) and not np.any(nothing["a"])
+
+
+@pytest.mark.parametrize(("times", "kept"), [(0.95, 0.95), (1.05, 1.0), (9.5, 1.0), (10.5, None)])
+def test_an_update_is_clipped_above_the_norm_and_kept_out_above_ten_times_of_it(times, kept):
+    problem, *_ = least_squares([6, 11], dimension=4)
+    faults = fa.Faults(
+        corruption="constant", corrupted=[0], strength=times * 0.3 / 2, clip_norm=0.3, quarantine_after=5
+    )  # the norm of four equal numbers is twice one of them
+    result = run(problem, fa.fedavg(LOCAL), 1, participation=1.0, initial_params=np.zeros(4), faults=faults)
+    assert result.solves.stop_reason[0, 0] == ("rejected" if kept is None else "corrupted")
+    if kept is not None:
+        np.testing.assert_allclose(result.solves.consensus_gap[0, 0], kept * 0.3, rtol=1e-12)
+
+
+def slope(w, batch):
+    """A loss that stays finite at any finite parameters."""
+    return 1e-8 * (batch["x"] @ w)
+
+
+def test_finite_parameters_whose_update_overflows_are_kept_out():
+    """The largest number and a start far below zero: what was sent is finite, its distance from there is not."""
+    problem, *_ = least_squares([6, 11], dtype=np.float32)
+    problem = fa.Problem(problem.init, slope, problem.data)
+    start, largest = np.full(5, -1e33, np.float32), float(np.finfo(np.float32).max)
+    faults = fa.Faults(corruption="constant", corrupted=[0], strength=largest)
+    result = run(problem, fa.fedavg(LOCAL), 1, participation=1.0, initial_params=start, faults=faults)
+    assert result.solves.stop_reason[0].tolist() == ["rejected", "maximum"]
+    np.testing.assert_allclose(result.params, start, rtol=1e-6)
 
 
 def test_a_clipped_update_does_not_raise_the_penalty_for_ever():
@@ -444,7 +466,7 @@ def test_a_run_with_faults_is_made_again_from_its_settings(tmp_path):
             example.problem, example.algorithm("fedadmm"), run_dir=tmp_path / "run", **options | {"faults": None}
         )
     fa.compare(example.problem, {"a": example.algorithm("fedadmm")}, run_dir=tmp_path / "all", **options)
-    from fedjax_admm.runs.compare import resume_comparison
+    from fedjax_admm.runs.resume import resume_comparison
 
     again = resume_comparison(tmp_path / "all", progress=False)
     np.testing.assert_array_equal(again.runs["a"][0].history["loss"], first.history["loss"])

@@ -77,7 +77,13 @@ def test_a_factor_per_client_is_that_clients():
     start = np.ones(5)
     alone = fa.simulate(problem, METHODS["fedavg"], 1, initial_params=start, participation=[[2]], progress=False)
     scaled = fa.simulate(
-        problem, METHODS["fedavg"], 1, initial_params=start, participation=[[2]], exchange=Halve(factors), progress=False
+        problem,
+        METHODS["fedavg"],
+        1,
+        initial_params=start,
+        participation=[[2]],
+        exchange=Halve(factors),
+        progress=False,
     )
     np.testing.assert_allclose(scaled.params - start, 0.2 * (alone.params - start), rtol=1e-12)
 
@@ -93,7 +99,14 @@ def test_memories_are_saved(population, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(METHODS["insa current"], rounds=5, execution=execution, run_dir=tmp_path, on_round=stop, checkpoint_seconds=0)
+        run(
+            METHODS["insa current"],
+            rounds=5,
+            execution=execution,
+            run_dir=tmp_path,
+            on_round=stop,
+            checkpoint_seconds=0,
+        )
     again = run(METHODS["insa current"], rounds=5, execution=execution, run_dir=tmp_path)
     np.testing.assert_array_equal(again.params, whole.params)
     np.testing.assert_array_equal(counts(again), counts(whole))
@@ -118,7 +131,9 @@ def test_draws_depend_on_the_round_and_the_client_alone():
 
     def parameters(lanes, cohort, seed=0):
         options = dict(initial_params=np.ones(5), participation=cohort, seed=seed, progress=False)
-        run = fa.simulate(problem, METHODS["fedavg"], 1, exchange=Draws(), execution=fa.Execution(lanes=lanes), **options)
+        run = fa.simulate(
+            problem, METHODS["fedavg"], 1, exchange=Draws(), execution=fa.Execution(lanes=lanes), **options
+        )
         return np.asarray(run.params)
 
     np.testing.assert_allclose(parameters(1, [[0, 3, 5]]), parameters(3, [[0, 3, 5]]), rtol=1e-12)

@@ -21,13 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
-from federations import least_squares, make_problem
+from federations import least_squares, make_problem, two_sides_of_a_cliff
 
 import fedjax_admm as fa
-from fedjax_admm.storage import checkpoints, run_directory, settings
 from fedjax_admm.core import environment
 from fedjax_admm.runs import loggers
+from fedjax_admm.storage import checkpoints, run_directory
 from fedjax_admm.storage.growing_files import HistoryFile
 from fedjax_admm.storage.settings import computation, describe, recreate
 
@@ -168,17 +169,6 @@ def test_more_rounds_are_refused_with_what_to_do(tmp_path):
         run(tmp_path, rounds=13)
     with pytest.raises(ValueError, match=r"rounds: 12 there, 11 now\): give another directory$"):
         run(tmp_path, rounds=11)
-
-
-def test_the_part_that_cannot_be_made_again_is_the_sentence_s_subject(tmp_path):
-    for described, subject in (
-        ({"record": "__main__:FedAdam"}, "FedAdam, which was defined in a script or a notebook,"),
-        ({"function": "nowhere:f"}, "nowhere:f, which cannot be imported,"),
-        ({"opaque": "a:<lambda>"}, "a:<lambda>"),
-    ):
-        with pytest.raises(settings.CannotRecreate) as refused:
-            settings.recreate(described)
-        assert str(refused.value).startswith(f"{subject} cannot be made again from the settings: call simulate")
 
 
 def test_what_may_change(tmp_path):
@@ -350,6 +340,7 @@ def test_a_file_that_cannot_grow_ends_the_run_and_it_can_go_on(tmp_path):
     )
     assert done.returncode == 1 and "RunDirectoryError" in done.stderr, done.stderr
     assert "and the run can be resumed" in done.stderr
+    assert fa.read_run(tmp_path).status == "failed"
     assert_identical(run(tmp_path, evaluate_every=1), run(None, evaluate_every=1))
 
 
@@ -380,6 +371,7 @@ def test_a_full_disk_ends_the_run_and_it_can_go_on(small_disk):
     with pytest.raises(fa.RunDirectoryError, match="No space left|can be resumed") as full:
         run(small_disk / "run", on_round=fill)
     assert "can be resumed" in str(full.value) and "\n" not in str(full.value)
+    assert fa.read_run(small_disk / "run").status == "failed"
     filler.unlink()
     assert_identical(run(small_disk / "run"), run(None))
 
@@ -425,13 +417,13 @@ def test_saving_takes_its_share_of_the_time_and_no_more(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
     kept = checkpoints.Checkpoints(tmp_path, seconds=1.0)
-    save = kept._manager.save
+    save = ocp.CheckpointManager.save
 
     def slow(*args, **kwargs):
         now[0] += 0.6
         return save(*args, **kwargs)
 
-    monkeypatch.setattr(kept._manager, "save", slow)
+    monkeypatch.setattr(ocp.CheckpointManager, "save", slow)
     saved, round = 0, 0
     while now[0] < 1000:
         now[0] += 0.5
@@ -621,3 +613,12 @@ def test_problems_of_the_same_shape_compile_nothing(tmp_path):
     noted = problem.with_recipe({"example": "somewhere", "arguments": {}})
     assert jax.tree.structure(noted) == jax.tree.structure(problem)
     assert noted.recipe and jax.tree.map(lambda x: x, noted).recipe is None
+
+
+def test_a_failed_solve_receives_but_sends_nothing():
+    """Client 0 fails in the second round: two models go down and one client's message up."""
+    local = fa.LocalSolver(learning_rate=0.7, max_epochs=1)
+    algorithm = fa.fedadmm_in(local, penalty=1.0, reference="client")  # which sends beta u - lambda, beta
+    result = fa.simulate(two_sides_of_a_cliff(), algorithm, rounds=2, progress=False)
+    assert result.history["failed_clients"].tolist() == [0, 0, 1]
+    assert result.history["communicated_floats"].tolist() == [0, 2 * 2 + 2 * 3, 2 * 2 + 3]

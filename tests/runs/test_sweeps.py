@@ -9,6 +9,7 @@ import signal
 import jax
 import numpy as np
 import pytest
+from compilations import compilations
 from federations import least_squares
 from test_devices import in_a_process
 
@@ -77,15 +78,13 @@ def test_a_run_that_diverges_leaves_the_others_alone(problem):
 
 
 def test_numbers_compile_nothing(problem):
-    from fedjax_admm.runs import sweeps
-
     def run(*penalties):
         return fa.simulate_many(problem, [(fa.fedadmm(LOCAL, penalty=p), 0) for p in penalties], 3, **SETTINGS)
 
     run(0.1, 0.2)
-    compiled = sweeps._rounds._cache_size()
-    run(0.3, 0.4)
-    assert sweeps._rounds._cache_size() == compiled
+    with compilations() as compiled:
+        run(0.3, 0.4)
+    assert not compiled
 
 
 @pytest.mark.parametrize(
@@ -113,15 +112,15 @@ def test_an_interrupt_leaves_what_was_done(problem, monkeypatch):
     runs = [(fa.fedadmm(LOCAL, penalty=penalty), 0) for penalty in (0.1, 0.2)]
     settings = SETTINGS | {"evaluate_every": 1}
     whole = fa.simulate_many(problem, runs, 2, **settings)
-    evaluate, calls = sweeps._evaluate, []
+    evaluate, calls = sweeps.evaluate_many, []
 
     def interrupting(*arguments):
-        evaluate(*arguments)
         calls.append(None)
         if len(calls) == 3:  # before the first round, and after two
             os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(*arguments)
 
-    monkeypatch.setattr(sweeps, "_evaluate", interrupting)
+    monkeypatch.setattr(sweeps, "evaluate_many", interrupting)
     with pytest.raises(fa.Interrupted, match="stopped after round 2") as caught:
         fa.simulate_many(problem, runs, 6, **settings)
     for one, other in zip(caught.value.result, whole, strict=True):

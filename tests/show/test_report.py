@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import json
 import re
@@ -239,7 +240,7 @@ def test_stop_reasons_are_counted():
 
 
 def test_stop_reasons_have_colours_that_differ():
-    style = report._part("page.css")
+    (style,) = re.findall(r"<style>(.*?)</style>", page("title", {"a": [make_record()]}), flags=re.DOTALL)
     plain = dict(re.findall(r"\.(\w+) \{ background: var\((--\w+)\); \}", style))  # the rest are patterns
     assert len(plain.keys() & set(map(str, StopReason))) >= len(StopReason) - 1
     light, dark = (dict(re.findall(r"(--\w+): #(\w{6})", part)) for part in style.split("@media", 2)[:2])
@@ -346,13 +347,21 @@ window.addEventListener("load", () => setTimeout(() => {
 </script></body>"""
 
 
+def timed_record(number):
+    """A record with simulated seconds, and curves that differ a little by its number."""
+    record = make_record(seed=number % 3, accuracy=0.5)
+    columns = {name: record.history[name] for name in record.history} | {
+        "loss": np.linspace(2.47, 2.23 + 1e-3 * number, 13),  # a range that once had two ticks
+        "accuracy": np.linspace(0.1, 0.9 - 1e-3 * number, 13),
+        "simulated_seconds": 1.0 + number + np.arange(13.0),
+    }
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return dataclasses.replace(record, history=History(rows))
+
+
 @pytest.mark.parametrize("width", [500, 1300, 1700])
 def test_the_whole_comparison_is_seen_or_a_hint_says_where_the_rest_is(width, tmp_path):
-    runs = {f"fedadmm-insa {k}": {seed: make_record(seed=seed, accuracy=0.5) for seed in range(3)} for k in range(3)}
-    for number, record in enumerate(record for seeds in runs.values() for record in seeds.values()):
-        record.history._columns["simulated_seconds"] = 1.0 + number + np.arange(13.0)
-        record.history["loss"][:] = np.linspace(2.47, 2.23 + 1e-3 * number, 13)  # a range that once had two ticks
-        record.history["accuracy"][:] = np.linspace(0.1, 0.9 - 1e-3 * number, 13)
+    runs = {f"fedadmm-insa {k}": {seed: timed_record(3 * k + seed) for seed in range(3)} for k in range(3)}
     comparison = Comparison(runs, {}, "fedadmm-insa 0")
     text = page("title", comparison.by_label(), table=comparison.table(full_names=True))
     assert text.count("<small>±") > 12

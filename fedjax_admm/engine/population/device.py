@@ -19,8 +19,20 @@ from .. import placement as placements
 from .. import renewal
 from ..devices import AXIS, as_bits, dealt, everywhere, from_bits
 from ..rounds import (
-    Layout, Queue, RoundInfo, ServerState, Setup, Store, aggregate, broadcast, empty_ledger, expected_work,
-    gather_ledger, info_of, remembered_epochs, work_off,
+    Layout,
+    Queue,
+    RoundInfo,
+    ServerState,
+    Setup,
+    Store,
+    aggregate,
+    broadcast,
+    empty_ledger,
+    expected_work,
+    gather_ledger,
+    info_of,
+    remembered_epochs,
+    work_off,
 )  # fmt: skip
 from .start import first_server, init_state
 
@@ -108,7 +120,7 @@ def device_rounds(
     mesh: Mesh | None = None,
     placement: str | None = None,
 ) -> tuple[State, RoundInfo, tuple[Array, Array, Array]]:
-    """The rounds from the `first` to the `count`-th with these `cohorts` [rounds, cohort], on a stacked state on devices.
+    """The rounds from the `first` to the `count`-th with these `cohorts` [rounds, cohort], on a stacked state.
 
     Ends early after a round that leaves something not finite, or the server's sums worn: to form them anew takes all
     rows, and is no part of this program.

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...core.files import DamagedFileError
+from ...core.files import DamagedFileError, open_in_place
 
 _CHUNK = 256  # rows that host memory grows by
 
@@ -52,7 +52,7 @@ class FileBytes:
 
     def __init__(self, path: Path, width: int) -> None:
         self.path, self._width = path, width
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = open_in_place(path, os.O_RDWR | os.O_CREAT)
         weakref.finalize(self, os.close, self._file)
 
     def write(self, places: np.ndarray, rows: np.ndarray) -> None:
@@ -66,7 +66,10 @@ class FileBytes:
         for k, place in enumerate(places):
             data = os.pread(self._file, self._width + 4, int(place) * (self._width + 4))
             if zlib.crc32(data[:-4]).to_bytes(4, "little") != data[-4:]:
-                raise DamagedFileError(f"{self.path} is damaged: row {place} is not what was written")
+                raise DamagedFileError(
+                    f"{self.path} is damaged: row {place} is not what was written",
+                    "remove the run's checkpoints to compute it again from round 0",
+                )
             rows[k] = np.frombuffer(data, np.uint8, self._width)
         return rows
 

@@ -21,7 +21,9 @@ def init_state(setup: Setup, params: Any) -> State:
     everyone = jnp.arange(setup.problem.data.num_clients, dtype=jnp.int32)
     first = first_server(setup, params)
     maximum = trees.per_client(setup.algorithm.local.max_epochs, everyone)
-    return State(jnp.int32(0), first.params, first.server, start_rows(setup, params, everyone), maximum, first.penalty_mean)
+    return State(
+        jnp.int32(0), first.params, first.server, start_rows(setup, params, everyone), maximum, first.penalty_mean
+    )
 
 
 @jax.jit

@@ -22,8 +22,20 @@ from ...core.vocabulary import State
 from .. import placement, renewal
 from ..devices import AXIS, dealt, everywhere, on_one_device
 from ..rounds import (
-    Layout, Ledger, Queue, RoundInfo, ServerState, Setup, Store, aggregate, broadcast, empty_ledger, gather_ledger,
-    info_of, remembered_epochs, work_off,
+    Layout,
+    Ledger,
+    Queue,
+    RoundInfo,
+    ServerState,
+    Setup,
+    Store,
+    aggregate,
+    broadcast,
+    empty_ledger,
+    gather_ledger,
+    info_of,
+    remembered_epochs,
+    work_off,
 )  # fmt: skip
 from .rows import FileBytes, HostBytes, StoredClients, row_bytes
 from .start import first_server, start_rows
@@ -80,9 +92,7 @@ def _finish(
     if mesh is None:
         return on_a_device(setup, before, ledger, number)
     same, split = PartitionSpec(), PartitionSpec(AXIS)
-    shared = jax.shard_map(
-        on_a_device, mesh=mesh, in_specs=(same, same, split, same), out_specs=same, check_vma=False
-    )
+    shared = jax.shard_map(on_a_device, mesh=mesh, in_specs=(same, same, split, same), out_specs=same, check_vma=False)
     return shared(setup, before, ledger, number)
 
 
@@ -204,7 +214,7 @@ class StoredPopulation:
         rows = self._rows_of(clients, ids[blocks[0].positions])
         for k, block in enumerate(blocks):
             chosen = ids[block.positions]
-            # What is read meanwhile: the next block, or the next round's cohort if it is one block, whoever comes first.
+            # What is read meanwhile: the next block, or the next round's cohort where a cohort is one block.
             after = ids[blocks[k + 1].positions] if k + 1 < len(blocks) else following if len(blocks) == 1 else None
             # Before the block: on one device what is asked for later comes after it.
             begun = None if after is None else clients.begin(after)

@@ -40,12 +40,13 @@ LABELS = {
     "rejected_clients": "clients whose update was kept out",
     "late_clients": "clients that missed the deadline",
     "simulated_seconds": "simulated seconds a round",
+    "penalties_at_bound": "active clients whose penalty is at its bound",
 }
 # They count a round's work. Round 0 has none, and its zero is not a measurement.
 WORK = (
     "epochs_mean", "gradient_samples", "criterion_samples", "communicated_floats", "seconds", "failed_clients",
     "dropped_clients", "quarantined_clients", "corrupted_clients", "rejected_clients", "late_clients",
-    "simulated_seconds",
+    "simulated_seconds", "penalties_at_bound",
 )  # fmt: skip
 SEEDS = "± one s.d. of seeds"  # what a band is, where it is that of the seeds
 PERCENTILES = (10, 90)  # of the clients' penalties, the band's edges

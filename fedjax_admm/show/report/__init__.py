@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from ...core.files import read_json, write_whole
-from ...core.vocabulary import STOP_REASONS, StopReason
+from ...core.vocabulary import STOP_REASONS, RunStatus, StopReason
 from ...results.comparison import key_figures
-from ...results.remarks import note_of_stored
 from ...results.tables import Table
-from ...runs.compare import CELLS, read_comparison
+from ...storage.comparison_directory import CELLS, read_comparison
 from ...storage.run_directory import StoredRun, read_run
 from . import curves, heatmap
 from .curves import Runs
@@ -38,19 +37,21 @@ def write_report(directory: Any, output: Any = None) -> Path:
     folder = Path(directory)
     text = _comparison_page(folder) if (folder / CELLS).exists() else _run_page(folder)
     file = folder / "report.html" if output is None else Path(output)
-    if file.is_dir() or not file.parent.is_dir():
-        raise ValueError(f"output must be a file in a folder that is there, got {str(output)!r}")
-    write_whole(file, lambda out: out.write(text.encode()))
+    try:
+        if file.is_dir() or not file.parent.is_dir():
+            raise ValueError(f"output must be a file in a folder that is there, got {str(file)!r}: give another")
+        write_whole(file, lambda out: out.write(text.encode(errors="replace")))
+    except OSError as error:
+        raise ValueError(f"output {str(file)!r} cannot be written ({error.strerror}): give another") from None
     return file
 
 
 def _run_page(folder: Path) -> str:
     run = read_run(folder)
     done = len(run.cohorts)
-    notes = [] if run.status == "finished" else [f"{run.status}: {done} of {run.rounds} rounds are here"]
+    notes = [] if run.status == RunStatus.FINISHED else [f"{run.status}: {done} of {run.rounds} rounds are here"]
     notes += [run.message] if run.message else []
-    unused = note_of_stored(run, run.settings)
-    notes += [] if unused is None else [unused]
+    notes += [] if run.note is None else [run.note]
     environment = {f"start {k + 1}": one for k, one in enumerate(run.environment)} | {"execution": run.execution}
     return page(
         folder.resolve().name,

@@ -1,0 +1,175 @@
+"""`checksums.csv`: what every round wrote into the files that grow, so that a bit that flips later is found.
+
+One line per round: where the round's bytes end in each file, and their CRC-32. Round 0's bytes are those from the
+beginning: the heading and the first line of the history, the header of the solves. A line is written after the bytes
+that it is about, so a round that is being written has none yet.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from ..core.files import DamagedFileError, append_whole, directory_in_place_of, truncate, write_whole
+
+CHECKSUMS = "checksums.csv"
+FILES = ("history.csv", "solves.npy")
+REBUILD = (
+    "to compute the run again from the last checkpoint before the damage, or from round 0, give resume --rebuild, or "
+    "the call that started the run rebuild=True"
+)
+_HEADING = b"round,history_end,history_crc32,solves_end,solves_crc32\n"
+
+
+class Block(NamedTuple):
+    """What one round wrote into one file."""
+
+    end: int  # the place in the file after it
+    crc32: int
+
+
+class Checksums:
+    """The checksums in a run's folder.
+
+    A run of a version without them has none, and gets none: they would be of bytes that nobody checked.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     checksums = Checksums(Path(place))
+    ...     checksums.begin()
+    ...     checksums.append(0, [block_after(0, b"round,loss"), block_after(10, b"0,2.5")], [block_after(0, b"")] * 2)
+    ...     _ = (Path(place) / "history.csv").write_bytes(b"round,loss0,2.4"), (Path(place) / "solves.npy").touch()
+    ...     checksums.damaged(1)
+    {'history.csv': [1]}
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.path = folder, folder / CHECKSUMS
+
+    def begin(self) -> None:
+        """Starts with none."""
+        write_whole(self.path, lambda file: file.write(_HEADING))
+
+    def append(self, first: int, history: Iterable[Block], solves: Iterable[Block]) -> None:
+        """Adds the checksums of rounds from `first` on, where the run has any.
+
+        Args:
+            first: The first round.
+            history: What each round wrote into the history.
+            solves: What each round wrote into the solves.
+        """
+        if not self.path.exists():
+            return
+        lines = (
+            f"{round},{row.end},{row.crc32:08x},{solve.end},{solve.crc32:08x}\n"
+            for round, (row, solve) in enumerate(zip(history, solves, strict=True), start=first)
+        )
+        append_whole(self.path, "".join(lines).encode())
+
+    def keep(self, number: int) -> None:
+        """Cuts off all but the first `number` rounds."""
+        if not self.path.exists():
+            return
+        rounds = len(self._lines())
+        if rounds < number:
+            raise DamagedFileError(
+                f"{self.path} is damaged: it has {rounds} of {number} rounds", "remove it to go on without checks"
+            )
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        truncate(self.path, sum(map(len, lines[: number + 1])))
+
+    def rounds(self) -> int | None:
+        """Rounds, with round 0, that have checksums and are in the history by its length; None without checksums."""
+        if not self.path.exists():
+            return None
+        history = self._folder / FILES[0]
+        size = history.stat().st_size if history.exists() else 0
+        return sum(line[0].end <= size for line in self._lines())
+
+    def damaged(self, last: int) -> dict[str, list[int]]:
+        """The rounds up to `last` whose bytes are not what was written, by file; {} if all are, or nobody knows."""
+        if not self.path.exists():
+            return {}
+        blocks = self._lines()[: last + 1]
+        found = {name: _differing(self._folder / name, [line[k] for line in blocks]) for k, name in enumerate(FILES)}
+        return {name: rounds for name, rounds in found.items() if rounds}
+
+    def _lines(self) -> list[tuple[Block, Block]]:
+        """The blocks in both files, by round; half a line at the end is one that was being written."""
+        try:
+            heading, *lines = self.path.read_bytes().splitlines(keepends=True) or [b""]
+            if lines and not lines[-1].endswith(b"\n"):
+                lines.pop()
+            found = []
+            for number, line in enumerate(lines):
+                round, end, crc, solves_end, solves_crc = line.split(b",")
+                if int(round) != number:
+                    raise ValueError
+                found.append((Block(int(end), int(crc, 16)), Block(int(solves_end), int(solves_crc, 16))))
+            if heading != _HEADING:
+                raise ValueError
+            return found
+        except (ValueError, OSError):
+            raise DamagedFileError(f"{self.path} is damaged", "remove it to go on without checks") from None
+
+
+def check_records(folder: Path) -> None:
+    """Checks the records of a run, as far as it has checksums.
+
+    Args:
+        folder: The run's.
+
+    Raises:
+        DamagedFileError: Some rounds are not what was written; the message says which.
+    """
+    checksums = Checksums(folder)
+    refuse_damage(folder, checksums.damaged((checksums.rounds() or 0) - 1))
+
+
+def refuse_damage(folder: Path, damaged: dict[str, list[int]]) -> None:
+    """Raises an error that says which rounds of which file are damaged, if any are."""
+    if damaged:
+        files = ", ".join(f"{folder / name} is damaged in {name_rounds(rounds)}" for name, rounds in damaged.items())
+        raise DamagedFileError(files, REBUILD)
+
+
+def name_rounds(rounds: list[int]) -> str:
+    """Rounds in words.
+
+    >>> name_rounds([3]), name_rounds([1, 4, 5, 6])
+    ('round 3', 'rounds 1, 4 to 6')
+    """
+    runs: list[list[int]] = []
+    for round in rounds:
+        if runs and runs[-1][-1] == round - 1:
+            runs[-1].append(round)
+        else:
+            runs.append([round])
+    words = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    shown = ", ".join(words[:8]) + (", ..." if len(words) > 8 else "")
+    return f"round{'s' * (len(rounds) > 1)} {shown}"
+
+
+def block_after(start: int, data: bytes) -> Block:
+    """The block that `data` is, written from `start` on."""
+    return Block(start + len(data), zlib.crc32(data))
+
+
+def _differing(path: Path, blocks: list[Block]) -> list[int]:
+    """The numbers of the blocks that are not in a file as they were written."""
+    try:
+        with open(path, "rb") as file:
+            start, size, found = 0, path.stat().st_size, []
+            for number, block in enumerate(blocks):
+                sound = start <= block.end <= size  # else reading it could ask for any amount of memory
+                file.seek(start)
+                if not sound or zlib.crc32(file.read(block.end - start)) != block.crc32:
+                    found.append(number)
+                start = max(0, block.end)
+            return found
+    except FileNotFoundError:
+        return list(range(len(blocks)))
+    except IsADirectoryError:
+        raise directory_in_place_of(path) from None
