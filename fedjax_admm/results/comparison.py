@@ -261,8 +261,8 @@ def key_figures(run: RunRecord) -> Table:
     rows += [(name, f"{history[column].sum():,}") for name, column in totals.items()]
     others = [name for name in history if name.endswith("_clients") and name != "failed_clients"]
     if others or "simulated_seconds" in history:  # then how the others ended is worth a line each
-        ends = {reason: int(np.sum(np.asarray(run.solves.stop_code) == reason.code)) for reason in SOUND}
-        rows += [(f"solves that ended by {reason}", f"{number}") for reason, number in ends.items()]
+        sound = (reason for reason in StopReason if reason.fate.sound)
+        rows += [(f"solves that ended by {reason}", f"{run.solves.count(reason)}") for reason in sound]
     rows.append(("failed solves", f"{history['failed_clients'].sum()}"))
     rows += [(f"{name.removesuffix('_clients')} solves", f"{history[name].sum()}") for name in others]
     if "simulated_seconds" in history:
@@ -273,6 +273,5 @@ def key_figures(run: RunRecord) -> Table:
     return Table(("quantity", "value"), tuple(rows))
 
 
-SOUND = (StopReason.CRITERION, StopReason.MAXIMUM, StopReason.FLOOR)
 WORDS = {"final": "final", "last": f"mean of the last {LAST}", "best": "best"}
 STATISTICS = {"final": lambda name, run: float(_measured(name, run)[-1]), "last": _last, "best": _best}

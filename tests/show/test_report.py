@@ -239,7 +239,7 @@ def test_stop_reasons_are_counted():
 
 
 def test_stop_reasons_have_colours_that_differ():
-    style = report._part("page.css")
+    style = report.style()
     plain = dict(re.findall(r"\.(\w+) \{ background: var\((--\w+)\); \}", style))  # the rest are patterns
     assert len(plain.keys() & set(map(str, StopReason))) >= len(StopReason) - 1
     light, dark = (dict(re.findall(r"(--\w+): #(\w{6})", part)) for part in style.split("@media", 2)[:2])

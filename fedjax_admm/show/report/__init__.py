@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...core.files import read_json, write_whole
-from ...core.vocabulary import STOP_REASONS, StopReason
+from ...core.vocabulary import AWAY, StopReason
 from ...results.comparison import key_figures
 from ...results.remarks import note_of_stored
 from ...results.tables import Table
@@ -130,7 +130,7 @@ def page(
         "settings": _tree(settings),
         "environment": _tree(environment),
         "data": _script_json(data | {"heat": _heat(largest)}),
-        "style": _part("page.css"),
+        "style": style(),
         "script": _part("page.js"),
     }
     return string.Template(_part("page.html")).substitute(values)
@@ -138,8 +138,18 @@ def page(
 
 _AWAY = (
     f'<span class="entry"><i class="away" style="background: {heatmap.AWAY_COLOUR}"></i> '
-    "selected, but away (dropped or quarantined)</span>"
+    f"selected, but away ({' or '.join(AWAY)})</span>"
 )
+
+
+def style() -> str:
+    """The page's look, with a class for each stop reason."""
+    return _part("page.css") + "".join(f".{reason} {{ background: {_fill(reason)}; }}\n" for reason in StopReason)
+
+
+def _fill(reason: StopReason) -> str:
+    colour = f"var(--{reason.fate.colour})"
+    return f"repeating-linear-gradient(45deg, {colour} 0 2px, transparent 2px 4px)" if reason.fate.hatched else colour
 
 
 def _heat(largest: int) -> dict[str, Any]:
@@ -194,8 +204,8 @@ def _cell(text: str) -> str:
 def _stops(runs: Runs) -> str:
     """How often solves ended for which reason: a bar and the counts for each label."""
     every = {code for records in runs.values() for record in records for code in np.unique(record.solves.stop_code)}
-    # What only faults bring about is shown where it came about.
-    shown = [reason for reason in STOP_REASONS if reason.code <= StopReason.FAILED.code or reason.code in every]
+    # What cannot happen in every run is shown where it happened.
+    shown = [reason for reason in StopReason if reason.fate.needs is None or reason.code in every]
     rows = []
     for label, records in runs.items():
         reasons = np.concatenate([record.solves.stop_reason.ravel() for record in records])
