@@ -21,6 +21,7 @@ from .. import __version__, algorithms, examples
 from ..algorithms.local_solver import LocalSolver
 from ..algorithms.named_criteria import FIXED, MAKERS, RELATIVE, split
 from ..core import checks, environment
+from ..core.columns import LOSSES
 from ..core.files import DamagedFileError
 from ..data import cache, sources
 from ..engine import processes
@@ -106,7 +107,7 @@ _MANY = (
         "target",
         list[str] | None,
         None,
-        "COLUMN=VALUE: also the work until loss, excess_loss or a metric is there; may be given again.",
+        f"COLUMN=VALUE: also the work until {', '.join(LOSSES)} or a metric is there; may be given again.",
     ),
 )
 _SIMULATE = {"problem": None, "algorithm": None, "rounds": None, "participation": None, "initial_params": None,

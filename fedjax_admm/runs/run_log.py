@@ -9,15 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..core.vocabulary import Solves, State, StopReason
+from ..core.columns import Round, columns_of_run
+from ..core.vocabulary import Condition, Solves, State, StopReason
 from ..engine.rounds import RoundInfo
 from ..problems.evaluation import evaluated_columns
 from ..results.history import DivergenceError, History
 from .simulation import Simulation
-
-# What the history counts, by what is configured: a column of clients for each reason.
-FAULTS = (StopReason.DROPPED, StopReason.QUARANTINED, StopReason.CORRUPTED, StopReason.REJECTED)
-UNSENT = (StopReason.FAILED, StopReason.LATE)  # a failed solve has nothing to send, a late one is not waited for
 
 
 class RunLog:
@@ -31,9 +28,7 @@ class RunLog:
         self._last: dict[str, float] = {}
         self._unmeasured: dict[str, float] = {}
         self._told = 0  # rows that were taken
-        faults, time = sim.faults, sim.client_time
-        self._reasons = (StopReason.FAILED, *(FAULTS if faults is not None and faults.any else ()))
-        self._reasons += (StopReason.LATE,) if time is not None and time.deadline is not None else ()
+        self._columns = columns_of_run(_conditions(sim))
 
     def resume(self, rows: list[dict[str, float]]) -> None:
         """Goes on after these rows."""
@@ -59,7 +54,7 @@ class RunLog:
         self._last = values
         if not self._rows:
             self._unmeasured = dict.fromkeys(values, np.nan)
-            self._rows.append(self._row(0, penalty_mean=float(self._sim.algorithm.penalty_mean(server()))))
+            self._rows.append(self._row(None) | {"penalty_mean": float(self._sim.algorithm.penalty_mean(server()))})
         self._rows[-1].update(values, eval_seconds=seconds)
         if not np.isfinite(self._last["loss"]):
             number = len(self._rows) - 1
@@ -70,36 +65,30 @@ class RunLog:
         """Adds the rows of the first `ran` rounds of a dispatch with these `cohorts` [rounds, cohort]."""
         executed = infos.trips.astype(np.int64) * self._sim.width * self._sim.rows_per_trip
         for k in range(ran):
-            solves = jax.tree.map(lambda leaf, k=k: leaf[k], infos.solves)
-            began = solves.took_place
-            unsent = sum(_count(solves, reason) for reason in UNSENT)
+            info = jax.tree.map(lambda leaf, k=k: leaf[k], infos)
+            solves = info.solves
             if not infos.finite[k]:
-                all_failed = _count(solves, StopReason.FAILED) == np.sum(began)
+                all_failed = solves.count(StopReason.FAILED) == np.sum(solves.took_place)
                 quantity = "every selected client's solve" if all_failed else "the server's parameters"
                 raise DivergenceError(len(self._rows), quantity, self.history())
-            samples = int(np.sum(solves.gradient_samples, dtype=np.int64))
             self._rows.append(
                 self._row(
-                    len(self._rows),
-                    epochs_mean=float(np.mean(solves.epochs[began])) if began.any() else np.nan,
-                    gradient_samples=samples,
-                    criterion_samples=int(np.sum(solves.criterion_samples, dtype=np.int64)),
-                    communicated_floats=int(
-                        np.sum(began) * self._floats_down + (np.sum(began) - unsent) * self._floats_up
-                    ),
-                    penalty_mean=float(infos.penalty_mean[k]),
-                    lane_efficiency=int(infos.rows[k]) / int(executed[k]) if executed[k] else np.nan,
-                    seconds=seconds / ran,
-                    **{f"{reason}_clients": _count(solves, reason) for reason in self._reasons},
-                    **self._simulated(cohorts[k], solves),
+                    Round(
+                        number=len(self._rows),
+                        info=info,
+                        floats_down=self._floats_down,
+                        floats_up=self._floats_up,
+                        executed_samples=int(executed[k]),
+                        seconds=seconds / ran,
+                        simulated_seconds=self._simulated(cohorts[k], solves),
+                    )
                 )
             )
 
-    def _simulated(self, cohort: np.ndarray, solves: Solves) -> dict[str, float]:
+    def _simulated(self, cohort: np.ndarray, solves: Solves) -> float:
         if self._sim.client_time is None:
-            return {}
-        seconds = self._sim.client_time.round_seconds(cohort, solves, self._floats_down, self._floats_up)
-        return {"simulated_seconds": seconds}
+            return np.nan
+        return self._sim.client_time.round_seconds(cohort, solves, self._floats_down, self._floats_up)
 
     def history(self) -> History:
         return History(self._rows)
@@ -108,16 +97,21 @@ class RunLog:
         shown = self._last | {"epochs": self._rows[-1]["epochs_mean"]}
         return ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
 
-    def _row(self, round: int, **values: float) -> dict[str, float]:
-        start = {
-            "round": round, **self._unmeasured, "epochs_mean": 0.0, "gradient_samples": 0, "criterion_samples": 0,
-            "communicated_floats": 0, "penalty_mean": np.nan, "lane_efficiency": np.nan, "seconds": 0.0,
-            "eval_seconds": 0.0, **{f"{reason}_clients": 0 for reason in self._reasons},
-        }  # fmt: skip
-        if self._sim.client_time is not None:
-            start["simulated_seconds"] = 0.0
-        return start | values
+    def _row(self, done: Round | None) -> dict[str, float]:
+        """The record of a round; None: of round 0."""
+        values = {
+            column.name: column.start if done is None or column.of is None else column.of(done)
+            for column in self._columns
+        }
+        return {"round": values.pop("round"), **self._unmeasured, **values}
 
 
-def _count(solves: Solves, reason: StopReason) -> int:
-    return int(np.sum(solves.stop_code == reason.code))
+def _conditions(sim: Simulation) -> set[Condition]:
+    """What the run was given beside its algorithm."""
+    faults, client_time = sim.faults, sim.client_time
+    given = {
+        Condition.FAULTS: faults is not None and faults.any,
+        Condition.CLIENT_TIME: client_time is not None,
+        Condition.DEADLINE: client_time is not None and client_time.deadline is not None,
+    }
+    return {condition for condition, there in given.items() if there}

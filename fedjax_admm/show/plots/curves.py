@@ -10,43 +10,12 @@ from typing import Any
 import numpy as np
 
 from ...core import checks
+from ...core.columns import AGAINST, look_up
 from ...results.history import RunRecord
 
 Runs = RunRecord | Sequence[RunRecord] | Mapping[Any, RunRecord | Sequence[RunRecord]]
 NamedRuns = dict[str, list[RunRecord]]  # label -> its seeds
 
-# What may be on the horizontal axis: the history's column whose cumulative sum it is, and its name.
-AGAINST = {
-    "rounds": (None, "round"),
-    "gradients": ("gradient_samples", "per-example gradients computed so far"),
-    "floats": ("communicated_floats", "floats communicated so far"),
-    "time": ("simulated_seconds", "simulated seconds so far"),
-}
-LABELS = {
-    "loss": "global loss",
-    "excess_loss": "global loss above the optimum",
-    "epochs_mean": "epochs, mean of active clients",
-    "penalty_mean": "penalty, mean of all clients",
-    "gradient_samples": "per-example gradients a round",
-    "criterion_samples": "gradients for the criterion a round",
-    "communicated_floats": "floats communicated a round",
-    "lane_efficiency": "useful share of executed samples",
-    "seconds": "training a round, seconds",
-    "eval_seconds": "evaluation, seconds",
-    "failed_clients": "clients whose solve failed",
-    "dropped_clients": "clients that dropped out",
-    "quarantined_clients": "selected clients in quarantine",
-    "corrupted_clients": "clients whose corrupted update was used",
-    "rejected_clients": "clients whose update was kept out",
-    "late_clients": "clients that missed the deadline",
-    "simulated_seconds": "simulated seconds a round",
-}
-# They count a round's work. Round 0 has none, and its zero is not a measurement.
-WORK = (
-    "epochs_mean", "gradient_samples", "criterion_samples", "communicated_floats", "seconds", "failed_clients",
-    "dropped_clients", "quarantined_clients", "corrupted_clients", "rejected_clients", "late_clients",
-    "simulated_seconds",
-)  # fmt: skip
 SEEDS = "± one s.d. of seeds"  # what a band is, where it is that of the seeds
 PERCENTILES = (10, 90)  # of the clients' penalties, the band's edges
 
@@ -118,7 +87,7 @@ def column(name: str) -> Quantity:
         table = np.stack([record.history[name] for record in records])  # [seeds, rounds + 1]
         # Only where every seed was measured, so that all points are means of the same seeds.
         measured = np.asarray(np.isfinite(table).all(axis=0))
-        measured[0] &= name not in WORK
+        measured[0] &= look_up(name).starts_measured
         x, table = _horizontal(records, against)[measured], table[:, measured]
         mean = table.mean(axis=0)
         if len(records) == 1:
@@ -126,7 +95,7 @@ def column(name: str) -> Quantity:
         spread = table.std(axis=0, ddof=1)
         return Curve(x, mean, mean - spread, mean + spread)
 
-    return Quantity(curve, LABELS.get(name, name), SEEDS, may_be_log=name in ("loss", "excess_loss", "penalty_mean"))
+    return Quantity(curve, look_up(name).label, SEEDS, may_be_log=look_up(name).scale != "linear")
 
 
 def metric(name: str) -> Quantity:
@@ -147,13 +116,18 @@ def penalty() -> Quantity:
         low, high = np.percentile(clients, PERCENTILES, axis=1)
         return Curve(x, clients.mean(axis=1), low, high)
 
-    return Quantity(curve, LABELS["penalty_mean"], "{}th to {}th percentile".format(*PERCENTILES), may_be_log=True)
+    return Quantity(
+        curve, look_up("penalty_mean").label, "{}th to {}th percentile".format(*PERCENTILES), may_be_log=True
+    )
 
 
 def _horizontal(records: list[RunRecord], against: str) -> np.ndarray:
     """Where each row of the history is drawn [rounds + 1]; the mean over seeds, whose counts differ."""
-    name = AGAINST[against][0]
-    if not all(name is None or name in record.history for record in records):
-        raise ValueError(f"against={against!r} needs the column {name}, which a run lacks: simulate with client_time=")
-    rows = [record.history["round"] if name is None else np.cumsum(record.history[name]) for record in records]
+    column = AGAINST[against]
+    if not all(column.name in record.history for record in records):
+        raise ValueError(
+            f"against={against!r} needs the column {column.name}, which a run lacks: simulate with client_time="
+        )
+    values = [record.history[column.name] for record in records]
+    rows = [np.cumsum(value) if column.has_total else value for value in values]
     return np.mean(rows, axis=0)

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ...core import checks
-from .curves import AGAINST, Curve, NamedRuns, Quantity
+from ...core.columns import AGAINST
+from .curves import Curve, NamedRuns, Quantity
 
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
@@ -99,7 +100,7 @@ def draw(
             axes.fill_between(curve.x, curve.low, curve.high, color=styles[label]["color"], alpha=0.15, linewidth=0)
     banded = any(curve.has_band for curve in curves.values())
     axes.set_ylabel(quantity.label + (f"\nband: {quantity.band}" if banded else ""))
-    axes.set_xlabel(AGAINST[against][1])
+    axes.set_xlabel(AGAINST[against].so_far)
     _set_scale(axes, scale, quantity.may_be_log)
     if against == "rounds":
         whole_ticks(axes.xaxis)

@@ -7,22 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ...core.columns import AGAINST, COLUMNS, look_up
 from ...results.history import RunRecord
 
 Runs = Mapping[str, Sequence[RunRecord]]  # label -> a record per seed
 
-ABSCISSAS = {
-    "round": "rounds",
-    "gradient_samples": "gradient evaluations",
-    "communicated_floats": "communicated floats",
-    "simulated_seconds": "simulated seconds",  # of runs that have them
-}
-TITLES = {
-    "loss": "Global loss",
-    "excess_loss": "Loss above the optimum",
-    "penalty_mean": "Penalty, mean over all clients",
-    "epochs_mean": "Local epochs, mean over the active clients",
-}
 LINEAR_PENALTIES = 50  # largest over smallest; beyond, a linear scale would show the largest alone
 # A few hundred points fill a curve's width on a screen; the bound on all of them keeps the page below 2 MB.
 MOST_POINTS, LEAST_POINTS, MOST_POINTS_IN_ALL = 1000, 50, 24_000
@@ -31,11 +20,10 @@ MOST_POINTS, LEAST_POINTS, MOST_POINTS_IN_ALL = 1000, 50, 24_000
 def chart_data(runs: Runs) -> tuple[dict[str, Any], list[str]]:
     """What page.js draws, and what has to be said about it."""
     columns = dict.fromkeys(name for records in runs.values() for name in records[0].history)
-    metrics = dict.fromkeys(name for records in runs.values() for name in records[0].history.metrics)
-    shown = [name for name in ("loss", "excess_loss", *metrics, "penalty_mean", "epochs_mean") if name in columns]
+    shown = sorted(filter(lambda name: look_up(name).chart, columns), key=lambda name: look_up(name).chart)
     most = int(np.clip(MOST_POINTS_IN_ALL // (len(runs) * len(shown)), LEAST_POINTS, MOST_POINTS))
     everywhere = {name for name in columns if all(name in r.history for records in runs.values() for r in records)}
-    abscissas = {name: text for name, text in ABSCISSAS.items() if name in everywhere}
+    abscissas = {each.name: each.total for each in AGAINST.values() if each.name in everywhere}
     series = [_series(label, records, abscissas, shown, most) for label, records in runs.items()]
     drawn = [name for name in shown if any(name in one["y"] for one in series)]
     charts = [_chart(name, [one["y"][name]["mean"] for one in series if name in one["y"]]) for name in drawn]
@@ -54,11 +42,17 @@ def chart_data(runs: Runs) -> tuple[dict[str, Any], list[str]]:
 
 def _chart(column: str, curves: Iterable[list]) -> dict[str, Any]:
     """A chart's title, what its band is, and whether it starts with a log scale."""
-    band, log = "deviation", column == "excess_loss"
+    label = look_up(column).label
+    band, log = "deviation", look_up(column).scale == "log"
     if column == "penalty_mean":
         positive = [value for curve in curves for value in curve if value]
         band, log = "clients", bool(positive) and max(positive) > LINEAR_PENALTIES * min(positive)
-    return {"column": column, "title": TITLES.get(column, column), "log": log, "band": band}
+    return {
+        "column": column,
+        "title": label[:1].upper() + label[1:] if column in COLUMNS else column,
+        "log": log,
+        "band": band,
+    }
 
 
 def _series(
@@ -71,8 +65,9 @@ def _series(
     counts = {name: [np.cumsum(history[name])[rows] for history in histories] for name in abscissas}
     counts["round"] = [histories[0]["round"][rows]]
     curves = {name: _curve(histories, name, rows) for name in columns if all(name in history for history in histories)}
-    if "epochs_mean" in curves and rows[0] == 0:  # no solve has been done in round 0
-        curves["epochs_mean"] = {key: [None, *values[1:]] for key, values in curves["epochs_mean"].items()}
+    for name, curve in curves.items():
+        if rows[0] == 0 and not look_up(name).starts_measured:  # no solve has been done in round 0
+            curves[name] = {key: [None, *values[1:]] for key, values in curve.items()}
     curves = {name: curve for name, curve in curves.items() if any(value is not None for value in curve["mean"])}
     if "penalty_mean" in curves:
         clients = np.concatenate([record.client_penalties()[rows] for record in records], axis=1)
