@@ -23,6 +23,7 @@ from fedjax_admm.core import checks
 from fedjax_admm.core.columns import look_up
 from fedjax_admm.core.environment import environment
 from fedjax_admm.core.files import check_writable
+from fedjax_admm.results import curves as run_curves
 from fedjax_admm.results.tables import Table
 from fedjax_admm.show.plots import figures
 from fedjax_admm.storage.run_directory import StoredRun
@@ -164,8 +165,8 @@ def draw(
     }
     for line, (title, runs) in zip(grid, rows.items(), strict=True):
         for axes, horizontal in zip(line, against, strict=True):
-            named = fa.plots.curves.named_runs(runs)
-            quantity = fa.plots.curves.column(column)
+            named = run_curves.named_runs(runs)
+            quantity = run_curves.column(column)
             styles = {label: figures.style(labels[label]) for label in named}
             curves = quantity.curves(named, horizontal)
             figures.draw(axes, curves, quantity, styles, against=horizontal, scale=scale)

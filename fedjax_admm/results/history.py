@@ -11,8 +11,8 @@ import numpy as np
 
 from ..core import checks
 from ..core.columns import COLUMNS, Kind, documentation, look_up
+from ..core.notebook import html
 from ..core.vocabulary import Solves, State
-from ..show import notebook
 
 
 class History(Mapping[str, np.ndarray]):
@@ -142,7 +142,7 @@ class RunRecord:
         return f"{type(self).__name__}({checks.counted(len(self.cohorts), 'round')}, {shown})"
 
     def _repr_html_(self) -> str:
-        return notebook.run_html(self)
+        return html(self)
 
 
 @dataclass(frozen=True, repr=False)

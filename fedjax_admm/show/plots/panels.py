@@ -16,9 +16,10 @@ import numpy as np
 
 from ...core import checks
 from ...core.columns import AGAINST, LOSSES
+from ...results import curves
+from ...results.curves import Runs
 from ...results.history import RunRecord
-from . import curves, figures
-from .curves import Runs
+from . import figures
 from .figures import Panel
 
 

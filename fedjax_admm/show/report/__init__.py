@@ -1,7 +1,7 @@
 """A report of one or several runs as one HTML page that needs nothing but a browser.
 
 The page's frame, look and behaviour are in page.html, page.css and page.js beside this file; they and all values
-are written into the page. The browser draws the curves from the embedded numbers (`curves.py`); the heat maps are
+are written into the page. The browser draws the curves from the embedded numbers (`charts.py`); the heat maps are
 PNG images (`heatmap.py`).
 """
 
@@ -20,12 +20,12 @@ import numpy as np
 from ...core.files import read_json, write_whole
 from ...core.vocabulary import AWAY, StopReason
 from ...results.comparison import key_figures
+from ...results.curves import NamedRuns
 from ...results.remarks import note_of_stored
 from ...results.tables import Table
 from ...runs.compare import CELLS, read_comparison
 from ...storage.run_directory import StoredRun, read_run
-from . import curves, heatmap
-from .curves import Runs
+from . import charts, heatmap
 
 MOST_NAMES = 6  # labels that the first sentence names
 
@@ -85,7 +85,7 @@ def _comparison_page(folder: Path) -> str:
 
 def page(
     title: str,
-    runs: Runs,
+    runs: NamedRuns,
     *,
     table: Table,
     settings: Mapping[str, Any] = {},
@@ -113,7 +113,7 @@ def page(
     """
     if not runs or not all(runs.values()):
         raise ValueError(f"runs must have at least one label, and each at least one record, got {dict(runs)!r}")
-    data, remarks = curves.chart_data(runs)
+    data, remarks = charts.chart_data(runs)
     largest = heatmap.largest(runs)
     values = {
         "title": escape(title),
@@ -165,7 +165,7 @@ def _script_json(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _sentence(runs: Runs, problem: str | None) -> str:
+def _sentence(runs: NamedRuns, problem: str | None) -> str:
     records = [record for seeds in runs.values() for record in seeds]
     what = ", ".join(runs) if len(runs) <= MOST_NAMES else f"{len(runs)} settings"
     seeds = _range(map(len, runs.values()))
@@ -201,7 +201,7 @@ def _cell(text: str) -> str:
     return f"{escape(mean)} <small>± {escape(deviation)}</small>" if sign else escape(text)
 
 
-def _stops(runs: Runs) -> str:
+def _stops(runs: NamedRuns) -> str:
     """How often solves ended for which reason: a bar and the counts for each label."""
     every = {code for records in runs.values() for record in records for code in np.unique(record.solves.stop_code)}
     # What cannot happen in every run is shown where it happened.

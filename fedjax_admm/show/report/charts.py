@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...core.columns import AGAINST, COLUMNS, look_up
+from ...results import curves
+from ...results.curves import Curve, NamedRuns
 from ...results.history import RunRecord
-
-Runs = Mapping[str, Sequence[RunRecord]]  # label -> a record per seed
 
 LINEAR_PENALTIES = 50  # largest over smallest; beyond, a linear scale would show the largest alone
 # A few hundred points fill a curve's width on a screen; the bound on all of them keeps the page below 2 MB.
 MOST_POINTS, LEAST_POINTS, MOST_POINTS_IN_ALL = 1000, 50, 24_000
 
 
-def chart_data(runs: Runs) -> tuple[dict[str, Any], list[str]]:
+def chart_data(runs: NamedRuns) -> tuple[dict[str, Any], list[str]]:
     """What page.js draws, and what has to be said about it."""
     columns = dict.fromkeys(name for records in runs.values() for name in records[0].history)
     shown = sorted(filter(lambda name: look_up(name).chart, columns), key=lambda name: look_up(name).chart)
     most = int(np.clip(MOST_POINTS_IN_ALL // (len(runs) * len(shown)), LEAST_POINTS, MOST_POINTS))
     everywhere = {name for name in columns if all(name in r.history for records in runs.values() for r in records)}
-    abscissas = {each.name: each.total for each in AGAINST.values() if each.name in everywhere}
-    series = [_series(label, records, abscissas, shown, most) for label, records in runs.items()]
+    against = {word: each for word, each in AGAINST.items() if each.name in everywhere}
+    series = [_series(label, records, against, shown, most) for label, records in runs.items()]
     drawn = [name for name in shown if any(name in one["y"] for one in series)]
     charts = [_chart(name, [one["y"][name]["mean"] for one in series if name in one["y"]]) for name in drawn]
     remarks = []
@@ -37,67 +37,47 @@ def chart_data(runs: Runs) -> tuple[dict[str, Any], list[str]]:
     longest = max(len(record.history["round"]) for records in runs.values() for record in records)
     if any(len(one["x"]["round"]) < one["rows"] for one in series):
         remarks.append(f"Thinned: curves have up to {longest:,} rounds, of which at most {most:,} are drawn.")
+    abscissas = {each.name: each.total for each in against.values()}
     return {"abscissas": abscissas, "charts": charts, "series": series}, remarks
 
 
-def _chart(column: str, curves: Iterable[list]) -> dict[str, Any]:
+def _chart(column: str, lines: Iterable[list]) -> dict[str, Any]:
     """A chart's title, what its band is, and whether it starts with a log scale."""
     label = look_up(column).label
+    title = label[:1].upper() + label[1:] if column in COLUMNS else label  # a metric keeps its user's spelling
     band, log = "deviation", look_up(column).scale == "log"
     if column == "penalty_mean":
-        positive = [value for curve in curves for value in curve if value]
-        band, log = "clients", bool(positive) and max(positive) > LINEAR_PENALTIES * min(positive)
-    return {
-        "column": column,
-        "title": label[:1].upper() + label[1:] if column in COLUMNS else column,
-        "log": log,
-        "band": band,
-    }
+        positive = np.array([value for line in lines for value in line if value])
+        band, log = "clients", curves.is_wide(positive, LINEAR_PENALTIES)
+    return {"column": column, "title": title, "log": log, "band": band}
 
 
 def _series(
     label: str, records: Sequence[RunRecord], abscissas: Iterable[str], columns: Iterable[str], most: int
 ) -> dict[str, Any]:
     """One label's numbers: a list per abscissa, and per column the mean and where there is one the band."""
-    histories = [record.history for record in records]
-    length = min(min(len(record.history["round"]), len(record.cohorts) + 1) for record in records)
-    rows = _kept(np.isfinite(histories[0]["loss"][:length]), most)
-    counts = {name: [np.cumsum(history[name])[rows] for history in histories] for name in abscissas}
-    counts["round"] = [histories[0]["round"][rows]]
-    curves = {name: _curve(histories, name, rows) for name in columns if all(name in history for history in histories)}
-    for name, curve in curves.items():
-        if rows[0] == 0 and not look_up(name).starts_measured:  # no solve has been done in round 0
-            curves[name] = {key: [None, *values[1:]] for key, values in curve.items()}
-    curves = {name: curve for name, curve in curves.items() if any(value is not None for value in curve["mean"])}
-    if "penalty_mean" in curves:
-        clients = np.concatenate([record.client_penalties()[rows] for record in records], axis=1)
-        low, high = np.percentile(clients, [10, 90], axis=1)
-        curves["penalty_mean"] |= {"low": _plain(low), "high": _plain(high)}
-    x = {name: _plain(np.mean(values, axis=0)) for name, values in counts.items()}
-    return {"label": label, "rows": length, "x": x, "y": curves}
+    evaluated = np.isfinite(records[0].history["loss"][: curves.num_rows(records)])
+    rows = _kept(evaluated, most)
+    x = {AGAINST[word].name: _plain(curves.horizontal(records, word)[rows]) for word in abscissas}
+    common = (name for name in columns if all(name in record.history for record in records))
+    lines = {name: _quantity(name).curve(records, "rounds").at(rows) for name in common}
+    y = {name: _lists(line) for name, line in lines.items() if np.isfinite(line.y).any()}
+    return {"label": label, "rows": evaluated.size, "x": x, "y": y}
+
+
+def _quantity(column: str) -> curves.Quantity:
+    return curves.penalty() if column == "penalty_mean" else curves.column(column)
 
 
 def _kept(evaluated: np.ndarray, most: int) -> np.ndarray:
     """The rows to draw, at most so many and evenly spread: those with a loss, and others where there is room."""
-    rows, others = np.flatnonzero(evaluated), np.flatnonzero(~evaluated)
-    room = most - rows.size
-    if room < 0:
-        rows, others = _evenly(rows, most), others[:0]
-    return np.sort(np.concatenate([rows, _evenly(others, min(room, others.size))]))
+    rows = curves.evenly(np.flatnonzero(evaluated), most)
+    return np.sort(np.concatenate([rows, curves.evenly(np.flatnonzero(~evaluated), most - rows.size)]))
 
 
-def _evenly(rows: np.ndarray, count: int) -> np.ndarray:
-    return rows[np.linspace(0, rows.size - 1, max(count, 0)).round().astype(int)]
-
-
-def _curve(histories: Sequence[Mapping[str, np.ndarray]], column: str, rows: np.ndarray) -> dict[str, list]:
-    values = np.stack([np.asarray(history[column], float)[rows] for history in histories])
-    values[~np.isfinite(values)] = np.nan
-    mean = np.mean(values, axis=0)
-    if len(histories) == 1:
-        return {"mean": _plain(mean)}
-    deviation = np.std(values, axis=0, ddof=1)
-    return {"mean": _plain(mean), "low": _plain(mean - deviation), "high": _plain(mean + deviation)}
+def _lists(curve: Curve) -> dict[str, list]:
+    parts = {"mean": curve.y, "low": curve.low, "high": curve.high}
+    return {name: _plain(values) for name, values in parts.items() if values is not None}
 
 
 def _plain(values: np.ndarray) -> list:
