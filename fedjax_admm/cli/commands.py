@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import typer
 from typer.exceptions import TyperException
 
-from .. import __version__, algorithms, examples
+from .. import algorithms, examples
+from .._version import __version__
 from ..algorithms.local_solver import LocalSolver
 from ..algorithms.named_criteria import FIXED, MAKERS, RELATIVE, split
 from ..core import checks, environment
@@ -36,6 +36,7 @@ from ..runs.compare import CELLS, checked_seeds, compare, read_comparison, resum
 from ..runs.interrupts import Interrupted
 from ..runs.progress import making
 from ..runs.simulate import check_run, resume, simulate
+from ..show.report import write_report
 from ..storage.run_directory import check_place, read_run_settings
 from ..storage.settings import title
 from . import output
@@ -296,8 +297,6 @@ def _report(
 
     fedjax-admm report runs/first
     """
-    from ..show.report import write_report
-
     print(write_report(directory, output))
 
 
@@ -371,9 +370,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit code: 0 done, 2 bad input, 1 failed."""
     with contextlib.suppress(RuntimeError):  # called from Python after JAX has started
         use_cpu_devices()
-        # A second run of the same shapes compiles nothing.
-        if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
-            jax.config.update("jax_compilation_cache_dir", str(cache.folder() / "xla" / environment.processor()))
+        environment.keep_programs(cache.folder() / "xla")
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="fedjax-admm", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -397,7 +394,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(str(error), 2)
     except output.EveryRunDivergedError as error:
         return _say(str(error), 1)
-    except (OSError, MemoryError, processes.LostProcessError, jax.errors.JaxRuntimeError) as error:
+    except (OSError, MemoryError, processes.LostProcessError, environment.DEVICE_ERROR) as error:
         if isinstance(error.__cause__, DamagedFileError):
             return _say(f"{error}: restore it, or give another directory", 2)
         return _say(f"the run failed: {str(error) or type(error).__name__}", 1)

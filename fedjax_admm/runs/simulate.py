@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import examples
 from ..algorithms.base import Algorithm
 from ..core import checks, trees
 from ..core.vocabulary import Solves, State
@@ -179,8 +180,6 @@ def resume(run_dir: Any, **settings: Any) -> Result:
 
 def remake_problem(recipe: Mapping[str, Any] | None, progress: bool = True) -> Problem:
     """The problem that a recipe makes (`Problem.recipe`); with `progress`, if it takes long, that it is being made."""
-    from .. import examples  # which need `simulate`'s neighbours, not this module
-
     if recipe is None:
         raise CannotRecreate("the problem, which was made in Python,")
     make = getattr(examples, checks.choice("example", recipe["example"], tuple(examples.__all__)))
