@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import pickle
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,3 +60,16 @@ def test_a_reason_has_a_colour_that_the_page_knows(reason):
     (fill,) = re.findall(rf"^\.{reason} {{ background: (.*); }}$", style, re.MULTILINE)
     (colour,) = re.findall(r"var\((--\w+)\)", fill)
     assert len(re.findall(rf"{colour}: #", style)) == 2, "in light and in dark"
+
+
+def test_no_other_table_of_reasons():
+    """Three of them in one literal are a table, which would have to follow this one."""
+    package, tables = Path(fa.__file__).parent, []
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", ())
+            named = [part for part in parts if part is not None and ast.unparse(part).startswith("StopReason.")]
+            if len(named) > 2:
+                tables.append(f"{path.relative_to(package)}:{node.lineno}")
+    styles = (package / "show" / "report" / "page.css").read_text()
+    assert tables == [] and not re.search(rf"\.({'|'.join(StopReason)})\b", styles)
