@@ -17,15 +17,15 @@ def test_points_are_means_of_the_same_seeds():
     """A round that one seed did not evaluate has no point, and the curve ends with the shortest seed."""
     every, second = make_record(rounds=8, seed=0), make_record(rounds=6, seed=1, evaluate_every=2)
     second.history["loss"][:] *= 1.5
-    every.history["loss"][1] = np.inf  # as a metric may be
+    every.history["loss"][4] = np.inf  # as a metric may be
     curve = curves.column("loss").curve([every, second], "gradients")
     assert curve.x.size == curve.y.size == 7
-    assert np.isfinite(curve.y).tolist() == [True, False] * 3 + [True]
+    assert np.isfinite(curve.y).tolist() == [True, False, True, False, False, False, True]
     known = curve.measured()
-    losses = np.stack([run.history["loss"][:7:2] for run in (every, second)])
+    losses = np.stack([run.history["loss"][[0, 2, 6]] for run in (every, second)])
     np.testing.assert_allclose(known.y, losses.mean(0))
     np.testing.assert_allclose(known.high - known.low, 2 * losses.std(0, ddof=1))
-    spent = np.stack([np.cumsum(run.history["gradient_samples"])[:7:2] for run in (every, second)])
+    spent = np.stack([np.cumsum(run.history["gradient_samples"])[[0, 2, 6]] for run in (every, second)])
     np.testing.assert_allclose(known.x, spent.mean(0))
 
 
