@@ -20,8 +20,10 @@ import numpy as np
 import fedjax_admm as fa
 from fedjax_admm.cli.flags import value
 from fedjax_admm.core import checks
+from fedjax_admm.core.columns import look_up
 from fedjax_admm.core.environment import environment
 from fedjax_admm.core.files import check_writable
+from fedjax_admm.results import curves as run_curves
 from fedjax_admm.results.tables import Table
 from fedjax_admm.show.plots import figures
 from fedjax_admm.storage.run_directory import StoredRun
@@ -130,8 +132,8 @@ def every_round(runs: Mapping[str, Mapping[int, fa.RunRecord]], columns: Sequenc
     for label, seeds in runs.items():
         for seed, run in seeds.items():
             found = {**run.history, "epochs": np.append(0, np.sum(run.epochs, axis=1, dtype=np.int64))}
-            work = ("epochs", *fa.plots.curves.WORK)
-            values = [np.cumsum(found[name]) if name in work else found[name] for name in columns]
+            summed = [name == "epochs" or look_up(name).has_total for name in columns]
+            values = [np.cumsum(found[name]) if add else found[name] for name, add in zip(columns, summed, strict=True)]
             for k in np.flatnonzero(np.isfinite(run.history["loss"])):
                 lines.append((label, str(seed), str(k), *(f"{column[k]:.10g}" for column in values)))
     return Table(("method", "seed", "round", *columns), tuple(lines)).csv()
@@ -156,15 +158,15 @@ def draw(
     target: a grey line in every panel. levels: title -> label -> a thin line in that label's colour, which the legend
     calls `level_name`.
     """
-    scale = "log" if column == "excess_loss" else "auto"
+    scale = "log" if look_up(column).scale == "log" else "auto"
     grid = figures.new_axes(len(rows), len(against), (4.2, 3.0), sharey="row")
     labels = {
         label: index for index, label in enumerate(dict.fromkeys(name for runs in rows.values() for name in runs))
     }
     for line, (title, runs) in zip(grid, rows.items(), strict=True):
         for axes, horizontal in zip(line, against, strict=True):
-            named = fa.plots.curves.named_runs(runs)
-            quantity = fa.plots.curves.column(column)
+            named = run_curves.named_runs(runs)
+            quantity = run_curves.column(column)
             styles = {label: figures.style(labels[label]) for label in named}
             curves = quantity.curves(named, horizontal)
             figures.draw(axes, curves, quantity, styles, against=horizontal, scale=scale)

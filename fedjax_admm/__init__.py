@@ -30,6 +30,8 @@ def __getattr__(name: str) -> Any:
         found = importlib.import_module(f"{place}.{name}".replace("..", "."), __name__)
     else:
         found = getattr(module, name)
+    if place != "._version":
+        importlib.import_module(".show", __name__)  # which notebooks ask to display values
     globals()[name] = found  # from now on without this function
     return found
 

@@ -14,14 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import typer
 from typer.exceptions import TyperException
 
-from .. import __version__, algorithms, examples
+from .. import algorithms, examples
+from .._version import __version__
 from ..algorithms.local_solver import LocalSolver
 from ..algorithms.named_criteria import FIXED, MAKERS, RELATIVE, split
 from ..core import checks, environment
+from ..core.columns import LOSSES
 from ..core.files import DamagedFileError
 from ..data import cache, sources
 from ..engine import processes
@@ -38,6 +39,7 @@ from ..runs.interrupts import Interrupted
 from ..runs.progress import making
 from ..runs.resume import resume, resume_comparison
 from ..runs.simulate import check_run, simulate
+from ..show.report import write_report
 from ..storage.comparison_directory import CELLS, read_comparison
 from ..storage.run_directory import check_place, read_run
 from ..storage.settings import title
@@ -110,7 +112,7 @@ _MANY = (
         "target",
         list[str] | None,
         None,
-        "COLUMN=VALUE: also the work until loss, excess_loss or a metric is there; may be given again.",
+        f"COLUMN=VALUE: also the work until {', '.join(LOSSES)} or a metric is there; may be given again.",
     ),
 )
 _SIMULATE = {"problem": None, "algorithm": None, "rounds": None, "participation": None, "initial_params": None,
@@ -323,8 +325,6 @@ def _report(
 
     fedjax-admm report runs/first
     """
-    from ..show.report import write_report
-
     print(write_report(directory, output))
 
 
@@ -398,9 +398,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns its exit code: 0 done, 2 bad input, 1 failed."""
     with contextlib.suppress(RuntimeError):  # called from Python after JAX has started
         use_cpu_devices()
-        # A second run of the same shapes compiles nothing.
-        if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
-            jax.config.update("jax_compilation_cache_dir", str(cache.folder() / "xla" / environment.processor()))
+        environment.keep_programs(cache.folder() / "xla")
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="fedjax-admm", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -422,7 +420,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(str(error), 2)
     except output.EveryRunDivergedError as error:
         return _say(str(error), 1)
-    except (OSError, MemoryError, processes.LostProcessError, jax.errors.JaxRuntimeError) as error:
+    except (OSError, MemoryError, processes.LostProcessError, environment.DEVICE_ERROR) as error:
         if isinstance(error.__cause__, DamagedFileError):
             return _say(str(error), 2)
         if isinstance(error, OSError) and error.errno in _UNFIT_PATH:

@@ -16,6 +16,7 @@ import jax
 
 from .._version import __version__
 
+DEVICE_ERROR = jax.errors.JaxRuntimeError  # what a computation that a device cannot do raises, for want of memory say
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint")
 
 
@@ -72,6 +73,16 @@ def processor() -> str:
     except OSError:  # no Linux
         told = platform.processor()
     return hashlib.sha256(f"{platform.machine()} {told}".encode()).hexdigest()[:16]
+
+
+def keep_programs(folder: Path) -> None:
+    """Lets JAX keep what it compiles, so that a second run of the same shapes compiles nothing.
+
+    Args:
+        folder: Where, in a folder for this kind of processor; not if the user has chosen another.
+    """
+    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
+        jax.config.update("jax_compilation_cache_dir", str(folder / processor()))
 
 
 def _commit() -> str | None:

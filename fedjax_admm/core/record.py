@@ -10,6 +10,8 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
+from .notebook import html
+
 T = TypeVar("T")
 
 
@@ -72,7 +74,7 @@ def record(cls: type[T]) -> type[T]:
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     if not hasattr(cls, "_repr_html_"):
-        cls._repr_html_ = _record_html  # pyright: ignore[reportAttributeAccessIssue]
+        cls._repr_html_ = _html  # pyright: ignore[reportAttributeAccessIssue]
     return cls
 
 
@@ -92,8 +94,6 @@ def _with_names(show: Callable[[Any], str]) -> Callable[[Any], str]:
     return shown
 
 
-def _record_html(value: Any) -> str:
+def _html(value: Any) -> str:
     """A record in a notebook."""
-    from ..show.notebook import record_html  # which needs tables, which need nothing from here
-
-    return record_html(value)
+    return html(value)

@@ -110,32 +110,127 @@ class LocalProgress(NamedTuple):
     penalty: Array  # beta_i; 0 where the subproblem has none
 
 
-class StopReason(enum.StrEnum):
-    """Why a solve ended, or what became of it. Files hold the reasons' places in this list: new ones go to its end.
+class Condition(enum.StrEnum):
+    """What a run may have or lack: some stop reasons and history columns exist only with it."""
 
-    >>> StopReason.MAXIMUM == "maximum", StopReason.MAXIMUM.code
-    (True, 1)
+    FAULTS = "faults"
+    DEADLINE = "deadline"
+    CLIENT_TIME = "client time"
+    PENALTY_RULE = "penalty rule"  # one that changes penalties
+
+
+class Fate(NamedTuple):
+    """What it means for a client that its solve ended for a reason."""
+
+    meaning: str  # one line
+    colour: str  # in the report: a colour of page.css
+    label: str = ""  # of the history's column that counts it, on the axis of a picture
+    hatched: bool = False  # in the report, beside another reason of the same colour
+    sound: bool = False  # it ended by its own rules and was used; all other reasons are counted in the history
+    away: bool = False  # the client did nothing in the round
+    sent: bool = True  # the server got what the client had to send: its floats are counted
+    offence: bool = False  # quarantine counts it
+    needs: Condition | None = None  # without which it cannot happen
+    remedy: str = ""  # what to do if the server used nothing because of it; "" where it uses what came
+
+
+class StopReason(enum.StrEnum):
+    """Why a solve ended, or what became of it; all that the package knows of a reason is its `fate`.
+
+    Files hold the reasons' places in this list: new ones go to its end.
+
+    >>> StopReason.MAXIMUM == "maximum", StopReason.MAXIMUM.code, StopReason.LATE.fate.remedy
+    (True, 1, 'raise the deadline')
     """
 
-    CRITERION = "criterion"
-    MAXIMUM = "maximum"
-    FLOOR = "floor"
-    FAILED = "failed"  # it was not finite
-    DROPPED = "dropped"  # it did not take place
-    QUARANTINED = "quarantined"  # likewise, and will not in any later round
-    LATE = "late"  # it ended after the deadline
-    CORRUPTED = "corrupted"  # it was sound, but something else was sent and used
-    REJECTED = "rejected"  # what was sent was kept out
+    fate: Fate
+
+    CRITERION = "criterion", Fate("its criterion was met", colour="blue", sound=True)
+    MAXIMUM = "maximum", Fate("it did all the epochs that it might", colour="amber", sound=True)
+    FLOOR = "floor", Fate("its residual was as small as the criterion's floor", colour="green", sound=True)
+    FAILED = (
+        "failed",
+        Fate(
+            "it was not finite",
+            colour="vermillion",
+            label="clients whose solve failed",
+            sent=False,
+            offence=True,
+            remedy="lower the learning rate",
+        ),
+    )
+    DROPPED = (
+        "dropped",
+        Fate(
+            "it did not take place",
+            colour="grid",
+            label="clients that dropped out",
+            away=True,
+            sent=False,
+            needs=Condition.FAULTS,
+            remedy="lower dropout",
+        ),
+    )
+    QUARANTINED = (
+        "quarantined",
+        Fate(
+            "it did not take place, and will not in any later round",
+            colour="grey",
+            label="selected clients in quarantine",
+            away=True,
+            sent=False,
+            needs=Condition.FAULTS,
+            remedy="corrupt fewer clients, or raise clip_norm or quarantine_after",
+        ),
+    )
+    LATE = (
+        "late",
+        Fate(
+            "it ended after the deadline",
+            colour="yellow",
+            label="clients that missed the deadline",
+            sent=False,  # it is not waited for
+            needs=Condition.DEADLINE,
+            remedy="raise the deadline",
+        ),
+    )
+    CORRUPTED = (
+        "corrupted",
+        Fate(
+            "it was sound, but something else was sent and used",
+            colour="purple",
+            label="clients whose corrupted update was used",
+            needs=Condition.FAULTS,
+        ),
+    )
+    REJECTED = (
+        "rejected",
+        Fate(
+            "what was sent was kept out",
+            colour="purple",
+            hatched=True,
+            label="clients whose update was kept out",
+            offence=True,
+            needs=Condition.FAULTS,
+            remedy="corrupt fewer clients, or raise clip_norm",
+        ),
+    )
+
+    def __new__(cls, word: str, fate: Fate) -> StopReason:
+        """A member that equals its word."""
+        member = str.__new__(cls, word)
+        member._value_, member.fate = word, fate
+        return member
 
     @property
     def code(self) -> int:
-        """The number that stands for it on the device."""
+        """The number that stands for it on the device and in files."""
         return STOP_REASONS.index(self)
 
 
 STOP_REASONS = tuple(StopReason)
-AWAY = (StopReason.DROPPED, StopReason.QUARANTINED)  # the client did nothing in the round
-OFFENCES = (StopReason.FAILED, StopReason.REJECTED)  # what quarantine counts
+AWAY = tuple(reason for reason in StopReason if reason.fate.away)
+OFFENCES = tuple(reason for reason in StopReason if reason.fate.offence)
 
 
 class RunStatus(enum.StrEnum):
@@ -187,6 +282,10 @@ class Solves:
     def took_place(self) -> np.ndarray:
         """Whether each client worked at all: it had neither dropped out nor was it in quarantine."""
         return ~np.isin(np.asarray(self.stop_code), [reason.code for reason in AWAY])
+
+    def count(self, *reasons: StopReason) -> int:
+        """How many solves ended for one of these reasons."""
+        return int(np.isin(np.asarray(self.stop_code), [reason.code for reason in reasons]).sum())
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.names():

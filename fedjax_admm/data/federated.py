@@ -11,8 +11,8 @@ import numpy as np
 from jax import Array
 
 from ..core import checks
+from ..core.notebook import html
 from ..core.record import record
-from ..show import notebook
 from .fields import as_arrays, check_finite, count_rows, of_one_kind
 
 
@@ -131,7 +131,7 @@ class FederatedData:
         )
 
     def _repr_html_(self) -> str:
-        return notebook.data_html(self)
+        return html(self)
 
 
 def _rows_of_client(i: int, part: Any, num_rows: int) -> np.ndarray:

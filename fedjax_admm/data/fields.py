@@ -84,6 +84,17 @@ def field_names(fields: Any) -> str:
     return " and ".join(names[:_SHOWN] + more) or "none"
 
 
+def field_kinds(fields: Any) -> dict[str, str]:
+    """The dtype and the shape of each of a pytree's arrays, by its place.
+
+    >>> field_kinds({"x": np.zeros((3, 2)), "y": np.arange(3, dtype=np.int8)})
+    {'x': 'float64 [3, 2]', 'y': 'int8 [3]'}
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(fields)
+    places = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves)
+    return {place: f"{leaf.dtype} {list(leaf.shape)}" for place, (_, leaf) in zip(places, leaves, strict=True)}
+
+
 def _check_alike(client: Any, first: Any, i: int) -> None:
     """Client i's fields have the names, the rows' shapes and the dtypes of client 0's."""
     if jax.tree.structure(client) != jax.tree.structure(first):

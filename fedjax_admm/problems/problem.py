@@ -16,17 +16,10 @@ import numpy as np
 from jax import Array
 
 from ..core import checks
+from ..core.columns import RESERVED
 from ..core.record import note, record, static
 from ..data.federated import FederatedData
 from ..data.fields import check_rows, field_names
-
-# What the history calls its other columns.
-RESERVED = (
-    "round", "loss", "excess_loss", "regularizer", "epochs_mean", "gradient_samples", "criterion_samples",
-    "communicated_floats", "penalty_mean", "lane_efficiency", "device_efficiency", "seconds", "eval_seconds",
-    "failed_clients", "dropped_clients", "quarantined_clients", "corrupted_clients", "rejected_clients", "late_clients",
-    "simulated_seconds", "penalties_at_bound",
-)  # fmt: skip
 
 
 @record

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..core import checks
+from ..core.columns import COLUMNS, Column, Kind, look_up
 from ..core.vocabulary import StopReason
-from .history import RunRecord
+from .history import History, RunRecord
 from .remarks import note as unused_note
 from .tables import Table
 
 LAST = 10  # rounds that the mean at the end is taken over
-LOSSES = ("loss", "excess_loss")  # of them less is better, of metrics more
-# What the work until a target is told in: a column of the history, or of the solves, and its name.
-WORK = {
-    "round": "rounds", "epochs": "epochs", "gradient_samples": "gradients", "criterion_samples": "of criterion",
-    "communicated_floats": "floats", "simulated_seconds": "simulated seconds",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,8 +63,9 @@ class Comparison:
         for name in columns:
             shown = name.replace("_", " ")
             last, *others = (f"{shown} " * full_names + word for word in ("last 10", "best", "difference"))
-            header += [f"{shown} last 10"] if name == "excess_loss" else [f"{shown} final", last, *others]
-        header += ["epochs saved", "gradients", "of criterion", "floats"] + ["time"] * self._timed()
+            header += [f"{shown} last 10"] if look_up(name).brief else [f"{shown} final", last, *others]
+        gradients, *others = self._ratios()
+        header += ["epochs saved", gradients.against, "of criterion", *(each.against for each in others)]
         return Table(tuple(header), tuple(self._cells(row, columns) for row in rows))
 
     def to_target(self, column: str, target: float) -> Table:
@@ -90,14 +86,15 @@ class Comparison:
             raise ValueError("no run of the comparison is done: there is no work to tell")
         checks.choice("column", column, tuple(self._evaluated()))
         target = checks.number("target", target)
-        names = [name for name in WORK if name != "simulated_seconds" or self._timed()]
+        work = {"round": "rounds", "epochs": "epochs"}
+        work |= {each.name: each.short or each.total for each in self._work()}
         rows = []
         for label, runs in self.runs.items():
-            spent = [work for run in runs.values() if (work := _work_to(run, column, target, names)) is not None]
-            means = np.mean(spent, axis=0) if spent else [np.nan] * len(names)
+            spent = [sums for run in runs.values() if (sums := _work_to(run, column, target, work)) is not None]
+            means = np.mean(spent, axis=0) if spent else [np.nan] * len(work)
             cells = ("-" if np.isnan(mean) else f"{mean:,.0f}" if mean >= 1000 else f"{mean:.4g}" for mean in means)
             rows.append((label, f"{len(spent)} of {len(runs) + len(self.missing.get(label, {}))}", *cells))
-        return Table(("algorithm", "reached", *(WORK[name] for name in names)), tuple(rows))
+        return Table(("algorithm", "reached", *work.values()), tuple(rows))
 
     def target_tables(self) -> dict[str, Table]:
         """The work until each of `targets`, by a heading such as "until accuracy is 0.8"."""
@@ -164,9 +161,15 @@ class Comparison:
     def _evaluated(self) -> list[str]:
         return next((list(run.history.evaluated) for runs in self.runs.values() for run in runs.values()), [])
 
-    def _timed(self) -> bool:
-        every = [run for runs in self.runs.values() for run in runs.values()]
-        return bool(every) and all("simulated_seconds" in run.history for run in every)
+    def _work(self) -> list[Column]:
+        """What the runs' work is told in: columns that all of them have."""
+        every = [run.history for runs in self.runs.values() for run in runs.values()]
+        counted = (each for each in COLUMNS.values() if each.kind is Kind.WORK and each.total)
+        return [each for each in counted if each.needs is None or (every and all(each.name in one for one in every))]
+
+    def _ratios(self) -> list[Column]:
+        """Those of `_work` that are told relative to the baseline's: per-example gradients first."""
+        return [each for each in self._work() if each.against]
 
     def _row(self, label: str) -> dict[str, Any]:
         runs, base = self.runs[label], self.runs.get(self.baseline, {})
@@ -183,10 +186,10 @@ class Comparison:
             add(f"{name}_last_difference", [_last(name, runs[seed]) - _last(name, base[seed]) for seed in paired])
         add("epochs", [float(np.sum(run.epochs, dtype=np.int64)) for run in runs.values()])
         add("epoch_reduction", [run.epoch_reduction for run in runs.values()])
-        totals = {"gradients": "gradient_samples", "floats": "communicated_floats"}
-        for name, column in (totals | ({"time": "simulated_seconds"} if self._timed() else {})).items():
-            add(name, [run.history[column].sum() for run in runs.values()])
-            add(f"{name}_ratio", [runs[s].history[column].sum() / base[s].history[column].sum() for s in paired])
+        for each in self._ratios():
+            add(each.against, [run.history[each.name].sum() for run in runs.values()])
+            sums = [(runs[seed].history[each.name].sum(), base[seed].history[each.name].sum()) for seed in paired]
+            add(f"{each.against}_ratio", [own / other for own, other in sums])
         spent = [
             (run.history["criterion_samples"].sum(), run.history["gradient_samples"].sum()) for run in runs.values()
         ]
@@ -206,15 +209,15 @@ class Comparison:
 
         cells = [row["algorithm"], f"{row['seeds']}" + (f" ({row['missing']} missing)" if row["missing"] else "")]
         for name in columns:
-            if name == "excess_loss":
+            if look_up(name).brief:
                 cells.append(cell(f"{name}_last"))
                 continue
             cells += [cell(f"{name}_{statistic}") for statistic in STATISTICS]
             is_baseline = row["algorithm"] == self.baseline
             cells.append("baseline" if is_baseline else cell(f"{name}_last_difference", "+.4f"))
-        cells += [cell("epoch_reduction", ".1f", 100, " %"), cell("gradients_ratio", ".2f", unit=" x")]
-        cells += [cell("criterion_share", ".0f", 100, " %"), cell("floats_ratio", ".2f", unit=" x")]
-        return (*cells, *([cell("time_ratio", ".2f", unit=" x")] if self._timed() else ()))
+        gradients, *others = (cell(f"{each.against}_ratio", ".2f", unit=" x") for each in self._ratios())
+        share = cell("criterion_share", ".0f", 100, " %")
+        return (*cells, cell("epoch_reduction", ".1f", 100, " %"), gradients, share, *others)
 
 
 def _measured(name: str, run: RunRecord) -> np.ndarray:
@@ -230,17 +233,17 @@ def _last(name: str, run: RunRecord) -> float:
 
 def _best(name: str, run: RunRecord) -> float:
     values = _measured(name, run)
-    return float(np.min(values) if name in LOSSES else np.max(values))
+    return float(np.min(values) if look_up(name).less_is_better else np.max(values))
 
 
 def first_at(run: RunRecord, column: str, target: float) -> int | None:
     """The first round that was at the target, None if there was none."""
     values = run.history[column]
-    reached = np.flatnonzero(values <= target if column in LOSSES else values >= target)
+    reached = np.flatnonzero(values <= target if look_up(column).less_is_better else values >= target)
     return int(run.history["round"][reached[0]]) if reached.size else None
 
 
-def _work_to(run: RunRecord, column: str, target: float, names: Sequence[str]) -> list[float] | None:
+def _work_to(run: RunRecord, column: str, target: float, names: Iterable[str]) -> list[float] | None:
     """The work until the target, in each of `names`; None if it was not reached."""
     end = first_at(run, column, target)
     if end is None:
@@ -256,23 +259,23 @@ def key_figures(run: RunRecord) -> Table:
     for name in history.evaluated:
         shown = name.replace("_", " ")
         rows += [(f"{shown}, {word}", f"{STATISTICS[key](name, run):.6g}") for key, word in WORDS.items()]
-    totals = {"gradients": "gradient_samples", "of the criterion": "criterion_samples", "floats": "communicated_floats"}
     rows.append(("local epochs saved", f"{100 * run.epoch_reduction:.1f} %"))
-    rows += [(name, f"{history[column].sum():,}") for name, column in totals.items()]
-    others = [name for name in history if name.endswith("_clients") and name != "failed_clients"]
-    if others or "simulated_seconds" in history:  # then how the others ended is worth a line each
-        ends = {reason: int(np.sum(np.asarray(run.solves.stop_code) == reason.code)) for reason in SOUND}
-        rows += [(f"solves that ended by {reason}", f"{number}") for reason, number in ends.items()]
-    rows.append(("failed solves", f"{history['failed_clients'].sum()}"))
-    rows += [(f"{name.removesuffix('_clients')} solves", f"{history[name].sum()}") for name in others]
-    if "simulated_seconds" in history:
-        rows.append(("simulated seconds", f"{history['simulated_seconds'].sum():.6g}"))
+    counted = [each for each in COLUMNS.values() if each.has_total and each.total and each.name in history]
+    rows += [_total(each, history) for each in counted if each.kind is Kind.WORK]
+    if any(each.needs for each in counted):  # then how the others ended is worth a line each
+        sound = (reason for reason in StopReason if reason.fate.sound)
+        rows += [(f"solves that ended by {reason}", f"{run.solves.count(reason)}") for reason in sound]
+    rows += [_total(each, history) for each in counted if each.kind is Kind.CLIENTS]
     if np.isfinite(history["penalty_mean"][-1]):
         rows.append(("penalty, mean over clients", f"{history['penalty_mean'][-1]:.4g}"))
     rows.append(("seconds", f"{history['seconds'].sum():.1f} + {history['eval_seconds'].sum():.1f} of evaluation"))
     return Table(("quantity", "value"), tuple(rows))
 
 
-SOUND = (StopReason.CRITERION, StopReason.MAXIMUM, StopReason.FLOOR)
+def _total(column: Column, history: History) -> tuple[str, str]:
+    total = history[column.name].sum()
+    return column.total, f"{total:,}" if np.issubdtype(total.dtype, np.integer) else f"{total:.6g}"
+
+
 WORDS = {"final": "final", "last": f"mean of the last {LAST}", "best": "best"}
 STATISTICS = {"final": lambda name, run: float(_measured(name, run)[-1]), "last": _last, "best": _best}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,21 +10,16 @@ from typing import Any
 import numpy as np
 
 from ..core import checks
+from ..core.columns import COLUMNS, Kind, documentation, look_up
+from ..core.notebook import html
 from ..core.vocabulary import Solves, State
-from ..problems.problem import RESERVED
-from ..show import notebook
 
 
 class History(Mapping[str, np.ndarray]):
-    """Columns as NumPy arrays, a row a round, round 0 (before any training) included.
+    """Columns as NumPy arrays, one entry per round, round 0 (before any training) included.
 
-    round, loss, each metric; epochs_mean over the round's cohort; gradient_samples, the per-example gradients of
-    the round, of which criterion_samples were the criterion's; communicated_floats; penalty_mean over all
-    clients; lane_efficiency, useful over executed samples; seconds of training (in the first round also of
-    compiling) and eval_seconds; failed_clients, whose solve was not finite. Loss and metrics are NaN in rounds
-    that were not evaluated. With faults also dropped_clients, quarantined_clients, corrupted_clients (what they sent
-    was used) and rejected_clients (it was not); with a client time simulated_seconds of the round, and with a deadline
-    late_clients. With a penalty rule penalties_at_bound, of the round's cohort afterwards, which a sound run never has.
+    The metrics of the problem are columns too, after the losses. Losses and metrics are NaN in rounds that were not
+    evaluated. The other columns are listed below.
 
     >>> history = History([{"round": 0, "loss": 2.0}, {"round": 1, "loss": 1.0}])
     >>> history["loss"].tolist()
@@ -47,12 +43,12 @@ class History(Mapping[str, np.ndarray]):
     @property
     def metrics(self) -> tuple[str, ...]:
         """The columns that are the problem's metrics."""
-        return tuple(name for name in self if name not in RESERVED)
+        return tuple(name for name in self if name not in COLUMNS)
 
     @property
     def evaluated(self) -> tuple[str, ...]:
         """The columns that are computed in the rounds that are evaluated: losses and metrics."""
-        return tuple(name for name in self if name in ("loss", "excess_loss") or name not in RESERVED)
+        return tuple(name for name in self if look_up(name).kind is Kind.EVALUATED)
 
     def __repr__(self) -> str:
         rows = len(self["round"]) if self._columns else 0
@@ -65,6 +61,9 @@ class History(Mapping[str, np.ndarray]):
         except ImportError:
             raise ImportError("to_pandas needs pandas: pip install 'fedjax_admm[plots]'") from None
         return pandas.DataFrame(self._columns)
+
+
+History.__doc__ = f"{History.__doc__}\n{textwrap.indent(documentation(), '    ')}\n"
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class RunRecord:
         return f"{type(self).__name__}({checks.counted(len(self.cohorts), 'round')}, {shown})"
 
     def _repr_html_(self) -> str:
-        return notebook.run_html(self)
+        return html(self)
 
 
 @dataclass(frozen=True, repr=False)

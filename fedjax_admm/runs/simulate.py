@@ -37,9 +37,9 @@ from ..storage.settings import (
     digest,
 )
 from .collected_solves import CollectedSolves
+from .history_builder import HistoryBuilder
 from .interrupts import Interrupted, Interrupts
 from .progress import Progress
-from .run_log import RunLog
 from .simulation import Simulation, check_conditions
 
 MOST_ROUNDS_A_DISPATCH = 64
@@ -173,11 +173,11 @@ class _Run:
         self._most = min(evaluate_every, MOST_ROUNDS_A_DISPATCH)
 
     def __call__(self, directory: RunDirectory | NoDirectory, interrupts: Interrupts) -> Result:
-        sim, log = self._sim, RunLog(self._sim)
+        sim, log = self._sim, HistoryBuilder(self._sim)
         found, solves = directory.restore(sim.saved_shape()), CollectedSolves()
         if found is None:
             state, done = sim.init(), 0
-            log.evaluate(state)
+            self._evaluate(state, log)
             self._tell(directory, log, 0, None)
         else:
             state, done = sim.restored(found.state), found.round
@@ -192,7 +192,7 @@ class _Run:
                 done += count
                 try:
                     if done % self._every == 0 or done == self._rounds:
-                        log.evaluate(state)
+                        self._evaluate(state, log)
                 finally:  # a loss that is not finite ends the run; the rounds before it are told
                     self._tell(directory, log, done - count, new)
                 shown.update(count, log.summary())
@@ -207,7 +207,13 @@ class _Run:
             raise Interrupted(done, None if directory.path is None else str(directory.path), result)
         return result
 
-    def _result(self, state: State, done: int, log: RunLog, solves: Solves) -> Result:
+    def _evaluate(self, state: State, log: HistoryBuilder) -> None:
+        """Losses and metrics of a state, into the history."""
+        began = time.perf_counter()
+        values = self._sim.evaluate(state)
+        log.add_evaluation(values, lambda: state.penalty_mean, time.perf_counter() - began)
+
+    def _result(self, state: State, done: int, log: HistoryBuilder, solves: Solves) -> Result:
         """What there is after `done` rounds, with their solves [rounds, cohort]."""
         # The parameters are the result's own: its state may be given to another round.
         return Result(
@@ -224,7 +230,7 @@ class _Run:
         state: State,
         done: int,
         count: int,
-        log: RunLog,
+        log: HistoryBuilder,
         directory: RunDirectory | NoDirectory,
         interrupts: Interrupts,
     ) -> tuple[State, Solves, float]:
@@ -249,7 +255,9 @@ class _Run:
         empty = np.empty((0, self._sim.cohorts.size), np.int32)
         return np.stack([self._sim.cohorts[k] for k in range(start, end)]) if end > start else empty
 
-    def _tell(self, directory: RunDirectory | NoDirectory, log: RunLog, start: int, solves: Solves | None) -> None:
+    def _tell(
+        self, directory: RunDirectory | NoDirectory, log: HistoryBuilder, start: int, solves: Solves | None
+    ) -> None:
         """New rows of the history to whoever listens."""
         rows = log.take_new()
         if not rows:

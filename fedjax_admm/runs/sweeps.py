@@ -48,9 +48,9 @@ from ..problems.evaluation import evaluate_many
 from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
 from .collected_solves import CollectedSolves
+from .history_builder import HistoryBuilder
 from .interrupts import Interrupted, Interrupts
 from .progress import Progress
-from .run_log import RunLog
 from .simulate import MOST_ROUNDS_A_DISPATCH
 from .simulation import Simulation
 
@@ -119,7 +119,7 @@ class _Log:
     """A run's history, and the error that ended it."""
 
     def __init__(self, sim: Simulation) -> None:
-        self.sim, self.log, self.error = sim, RunLog(sim), None
+        self.sim, self.log, self.error = sim, HistoryBuilder(sim), None
 
     def add_rounds(self, *told: Any) -> None:
         self._unless_ended(self.log.add_rounds, *told)

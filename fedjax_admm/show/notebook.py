@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-import html
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import Any
 
-import jax
 import numpy as np
 
+from ..core.notebook import html
 from ..core.record import display_name
+from ..data.federated import FederatedData
+from ..data.fields import field_kinds
+from ..results.comparison import key_figures
+from ..results.curves import Curve, column, evenly, is_wide
+from ..results.history import RunRecord
 from ..results.tables import Table
 
-if TYPE_CHECKING:
-    from ..data.federated import FederatedData
-    from ..results.history import RunRecord
-
 WIDTH, HEIGHT, MARGIN = 320, 150, 18  # of the curve, in pixels; the margin holds its text
-LOG_FROM = 10  # largest over smallest value from which on the curve's scale is logarithmic
 MOST_POINTS = 400  # more than the curve's pixels would not be seen
 
 
+@html.register
 def run_html(run: RunRecord) -> str:
     """A run's key figures beside its loss."""
-    from ..results.comparison import key_figures  # which needs `history`, where runs are
-
     if not len(run.cohorts):  # one on disk that has just begun
         return _framed(f"{type(run).__name__}, no round done yet")
     # Where the optimum is known, the loss above it shows what the loss itself would hide.
-    column = "excess_loss" if "excess_loss" in run.history else "loss"
-    curve = _curve(run.history["round"], run.history[column], column.replace("_", " "))
-    return _framed(type(run).__name__, key_figures(run), curve)
+    name = "excess_loss" if "excess_loss" in run.history else "loss"
+    curve = column(name).curve([run], "rounds").measured()
+    return _framed(type(run).__name__, key_figures(run), _drawn(curve, name.replace("_", " ")))
 
 
+@html.register
 def data_html(data: FederatedData) -> str:
     """The fields, and how the rows are spread over the clients."""
     sizes = np.asarray(data.sizes)
@@ -41,12 +41,11 @@ def data_html(data: FederatedData) -> str:
         rows.append(("rows that clients share", "yes"))
     spread = (f"{value:,.12g}" for value in (sizes.min(), np.median(sizes), sizes.max()))
     rows.append(("rows a client: least, median, most", ", ".join(spread)))
-    for path, leaf in jax.tree_util.tree_leaves_with_path(data.fields):
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
-        rows.append((f"field {name}".rstrip(), f"{leaf.dtype} {list(leaf.shape)}"))
+    rows += [(f"field {name}".rstrip(), kind) for name, kind in field_kinds(data.fields).items()]
     return _framed(type(data).__name__, Table(("quantity", "value"), tuple(rows)))
 
 
+@html.register(object)
 def record_html(record: Any) -> str:
     """A record's numbers and words, those of its parts by the names under which they can be read."""
     return _framed(display_name(record), Table(("field", "value"), tuple(_fields(record, ""))))
@@ -79,25 +78,24 @@ def _short(value: Any) -> str:
 
 def _framed(title: str, table: Table | None = None, beside: str = "") -> str:
     """A title over a table, and what stands to its right."""
-    head = f"<strong>{html.escape(title)}</strong>"
+    head = f"<strong>{escape(title)}</strong>"
     if table is None:
         return f"<div>{head}</div>"
     parts = f"<div>{table._repr_html_()}</div>{beside}"
     return f'<div>{head}<div style="display:flex;flex-wrap:wrap;gap:2em;align-items:flex-start">{parts}</div></div>'
 
 
-def _curve(x: np.ndarray, y: np.ndarray, name: str) -> str:
+def _drawn(curve: Curve, name: str) -> str:
     """A line as SVG, with the values at its ends; nothing if there is no line to draw.
 
-    >>> _curve(np.arange(3), np.array([3.0, np.nan, 1.0]), "loss").count("<polyline")
+    >>> _drawn(Curve(np.arange(2), np.array([3.0, 1.0])), "loss").count("<polyline")
     1
     """
-    known = np.isfinite(y)
-    x, y = x[known], y[known]
+    x, y = curve.x, curve.y
     if y.size < 2:
         return ""
-    logarithmic = bool(y.min() > 0 and y.max() >= LOG_FROM * y.min())
-    chosen = np.unique(np.linspace(0, y.size - 1, min(y.size, MOST_POINTS)).round().astype(int))
+    logarithmic = is_wide(y)
+    chosen = evenly(np.arange(y.size), MOST_POINTS)
     height = np.log10(y) if logarithmic else y
     right = _scaled(x[chosen], MARGIN, WIDTH - MARGIN)
     down = _scaled(-height[chosen], 2 * MARGIN, HEIGHT - MARGIN)
@@ -107,7 +105,7 @@ def _curve(x: np.ndarray, y: np.ndarray, name: str) -> str:
     return (
         f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'fill="none" stroke="currentColor" font-size="11">'
-        f'<text x="{MARGIN}" y="{MARGIN - 4}" fill="currentColor" stroke="none">{html.escape(title)}</text>'
+        f'<text x="{MARGIN}" y="{MARGIN - 4}" fill="currentColor" stroke="none">{escape(title)}</text>'
         f'<polyline points="{points}" stroke-width="1.5"/></svg>'
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
@@ -170,3 +172,10 @@ def test_functions_are_shown_by_name():
     assert repr(replace(LOCAL, optimizer=momentum)).endswith("optimizer=functools.partial(sgd, momentum=0.9))")
     assert "loss=squared_error" in repr(least_squares([3])[0])
     assert " at 0x" not in repr(least_squares([3])[0])
+
+
+def test_displays_are_there_whatever_was_imported_first():
+    """A value does not import what shows it: the package does, also in a process that has asked for nothing else."""
+    code = "from fedjax_admm import LocalSolver; print(LocalSolver(0.25)._repr_html_())"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("<div><strong>LocalSolver</strong>") and "<td>0.25</td>" in shown

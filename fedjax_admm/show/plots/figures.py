@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ...core import checks
-from .curves import AGAINST, Curve, NamedRuns, Quantity
+from ...core.columns import AGAINST
+from ...results.curves import Curve, NamedRuns, Quantity, is_wide
 
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
@@ -24,7 +25,6 @@ DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (9, 2)), (
 GRID = {"color": "0.9", "linewidth": 0.6}
 LEGEND = {"frameon": False, "handlelength": 3}  # long enough to show the dashes
 SCALES = ("auto", "linear", "log")
-LOG_FROM = 10  # largest over smallest value from which on the automatic scale is logarithmic
 PANEL = (3.6, 3.0)  # inches
 LEGEND_ROW = 0.2
 
@@ -99,7 +99,7 @@ def draw(
             axes.fill_between(curve.x, curve.low, curve.high, color=styles[label]["color"], alpha=0.15, linewidth=0)
     banded = any(curve.has_band for curve in curves.values())
     axes.set_ylabel(quantity.label + (f"\nband: {quantity.band}" if banded else ""))
-    axes.set_xlabel(AGAINST[against][1])
+    axes.set_xlabel(AGAINST[against].so_far)
     _set_scale(axes, scale, quantity.may_be_log)
     if against == "rounds":
         whole_ticks(axes.xaxis)
@@ -138,8 +138,7 @@ def _set_scale(axes: Any, scale: str, may_be_log: bool) -> None:
 
     together = axes.get_shared_y_axes().get_siblings(axes)
     values = np.concatenate([line.get_ydata() for each in together for line in each.lines])
-    wide = values.min() > 0 and values.max() >= LOG_FROM * values.min()
-    if scale == "linear" or (scale == "auto" and not (may_be_log and wide)):
+    if scale == "linear" or (scale == "auto" and not (may_be_log and is_wide(values))):
         axes.set_yscale("linear")
         return
     axes.set_yscale("log")

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from ...core import checks
+from ...core.columns import AGAINST, LOSSES
+from ...results import curves
+from ...results.curves import Runs
 from ...results.history import RunRecord
-from . import curves, figures
-from .curves import Runs
+from . import figures
 from .figures import Panel
 
 
@@ -59,7 +61,7 @@ def plot_loss(
     >>> plot_loss({"InSa": run}, against="floats").get_xlabel()
     'floats communicated so far'
     """
-    checks.choice("column", column, ("loss", "excess_loss"))
+    checks.choice("column", column, LOSSES)
     return plot_column(runs, column, against=against, scale=scale, axes=axes)
 
 
@@ -115,8 +117,8 @@ def overview(runs: Runs, *, column: str = "loss", against: str = "rounds") -> An
     >>> [axes.get_title() for axes in overview({"InSa": run}).axes]
     ['Loss', 'Penalty', 'Local epochs']
     """
-    checks.choice("against", against, tuple(curves.AGAINST))
-    checks.choice("column", column, ("loss", "excess_loss"))
+    checks.choice("against", against, tuple(AGAINST))
+    checks.choice("column", column, LOSSES)
     named = curves.named_runs(runs)
     panels = [Panel("Loss", curves.column(column), named)]
     panels += [Panel(name.capitalize(), curves.metric(name), named) for name in curves.metrics(named)]

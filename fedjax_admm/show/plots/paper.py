@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ...core import checks
-from . import curves, figures
-from .curves import NamedRuns, Quantity
+from ...results import curves
+from ...results.curves import NamedRuns, Quantity
+from . import figures
 from .figures import Panel, Style
 from .panels import metric_name
 

@@ -1,7 +1,7 @@
 """A report of one or several runs as one HTML page that needs nothing but a browser.
 
 The page's frame, look and behaviour are in page.html, page.css and page.js beside this file; they and all values
-are written into the page. The browser draws the curves from the embedded numbers (`curves.py`); the heat maps are
+are written into the page. The browser draws the curves from the embedded numbers (`charts.py`); the heat maps are
 PNG images (`heatmap.py`).
 """
 
@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from ...core.files import read_json, write_whole
-from ...core.vocabulary import STOP_REASONS, RunStatus, StopReason
+from ...core.vocabulary import AWAY, RunStatus, StopReason
 from ...results.comparison import key_figures
+from ...results.curves import NamedRuns
 from ...results.tables import Table
 from ...storage.comparison_directory import CELLS, read_comparison
 from ...storage.run_directory import StoredRun, read_run
-from . import curves, heatmap
-from .curves import Runs
+from . import charts, heatmap
 
 MOST_NAMES = 6  # labels that the first sentence names
 
@@ -86,7 +86,7 @@ def _comparison_page(folder: Path) -> str:
 
 def page(
     title: str,
-    runs: Runs,
+    runs: NamedRuns,
     *,
     table: Table,
     settings: Mapping[str, Any] = {},
@@ -114,7 +114,7 @@ def page(
     """
     if not runs or not all(runs.values()):
         raise ValueError(f"runs must have at least one label, and each at least one record, got {dict(runs)!r}")
-    data, remarks = curves.chart_data(runs)
+    data, remarks = charts.chart_data(runs)
     largest = heatmap.largest(runs)
     values = {
         "title": escape(title),
@@ -131,7 +131,7 @@ def page(
         "settings": _tree(settings),
         "environment": _tree(environment),
         "data": _script_json(data | {"heat": _heat(largest)}),
-        "style": _part("page.css"),
+        "style": style(),
         "script": _part("page.js"),
     }
     return string.Template(_part("page.html")).substitute(values)
@@ -139,8 +139,18 @@ def page(
 
 _AWAY = (
     f'<span class="entry"><i class="away" style="background: {heatmap.AWAY_COLOUR}"></i> '
-    "selected, but away (dropped or quarantined)</span>"
+    f"selected, but away ({' or '.join(AWAY)})</span>"
 )
+
+
+def style() -> str:
+    """The page's look, with a class for each stop reason."""
+    return _part("page.css") + "".join(f".{reason} {{ background: {_fill(reason)}; }}\n" for reason in StopReason)
+
+
+def _fill(reason: StopReason) -> str:
+    colour = f"var(--{reason.fate.colour})"
+    return f"repeating-linear-gradient(45deg, {colour} 0 2px, transparent 2px 4px)" if reason.fate.hatched else colour
 
 
 def _heat(largest: int) -> dict[str, Any]:
@@ -156,7 +166,7 @@ def _script_json(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _sentence(runs: Runs, problem: str | None) -> str:
+def _sentence(runs: NamedRuns, problem: str | None) -> str:
     records = [record for seeds in runs.values() for record in seeds]
     what = ", ".join(runs) if len(runs) <= MOST_NAMES else f"{len(runs)} settings"
     seeds = _range(map(len, runs.values()))
@@ -192,11 +202,11 @@ def _cell(text: str) -> str:
     return f"{escape(mean)} <small>± {escape(deviation)}</small>" if sign else escape(text)
 
 
-def _stops(runs: Runs) -> str:
+def _stops(runs: NamedRuns) -> str:
     """How often solves ended for which reason: a bar and the counts for each label."""
     every = {code for records in runs.values() for record in records for code in np.unique(record.solves.stop_code)}
-    # What only faults bring about is shown where it came about.
-    shown = [reason for reason in STOP_REASONS if reason.code <= StopReason.FAILED.code or reason.code in every]
+    # What cannot happen in every run is shown where it happened.
+    shown = [reason for reason in StopReason if reason.fate.needs is None or reason.code in every]
     rows = []
     for label, records in runs.items():
         reasons = np.concatenate([record.solves.stop_reason.ravel() for record in records])

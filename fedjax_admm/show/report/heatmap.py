@@ -11,8 +11,8 @@ from html import escape
 
 import numpy as np
 
+from ...results.curves import NamedRuns
 from ...results.history import RunRecord
-from .curves import Runs
 
 MOST_CLIENTS, MOST_ROUNDS = 500, 1000  # more than a screen shows; beyond, neighbours are averaged
 MOST_PIXELS = 1_000_000  # of all images of a page, which bounds its size
@@ -31,18 +31,18 @@ COLOURS = ["#" + bytes(colour).hex() for colour in PALETTE]
 AWAY_COLOUR = "#9a9a9a"  # no colour of the palette is grey, and it stands out from black and from white
 
 
-def largest(runs: Runs) -> int:
+def largest(runs: NamedRuns) -> int:
     """The most epochs that a solve might have done: one colour scale for all images of a page."""
     limits = [np.asarray(record.solves.max_epochs) for records in runs.values() for record in records]
     return max([1, *(int(limit.max()) for limit in limits if limit.size)])
 
 
-def any_away(runs: Runs) -> bool:
+def any_away(runs: NamedRuns) -> bool:
     """Whether an image of the page has a client that was selected and did nothing."""
     return not all(np.all(records[0].solves.took_place) for records in runs.values())
 
 
-def figures(runs: Runs, scale: int) -> str:
+def figures(runs: NamedRuns, scale: int) -> str:
     """A figure for each label, of its first seed; `scale` is the last colour's number of epochs."""
     return "".join(_figure(label, records, scale, MOST_PIXELS // len(runs)) for label, records in runs.items())
 

@@ -1,0 +1,147 @@
+"""The history as it grows: one record per round, whose columns are those of `core.columns`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..algorithms import penalties
+from ..core.columns import FinishedRound, columns_of_run
+from ..core.vocabulary import Condition, Solves
+from ..engine.rounds import RoundInfo
+from ..problems.evaluation import evaluated_columns
+from ..results.history import DivergenceError, History
+from .divergence import divergence_of_evaluation, divergence_of_round
+from .simulation import Simulation
+
+
+class HistoryBuilder:
+    """Keeps the history of a run, and ends it with an error if the run has diverged (`divergence`)."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._floats_down, self._floats_up = sim.floats
+        self._columns = columns_of_run(_conditions(sim))
+        self._rule = _penalty_rule(sim)
+        self._warned = False  # of penalties at their bound
+        self._evaluated = evaluated_columns(sim.problem)
+        self._records: list[dict[str, float]] = []
+        self._last: Mapping[str, float] = {}  # what was evaluated last
+        self._taken = 0  # records that `take_new` has returned
+
+    def resume(self, records: list[dict[str, float]]) -> None:
+        """Goes on after these records."""
+        self._records, self._taken = list(records), len(records)
+        last = max(k for k, record in enumerate(records) if np.isfinite(record["loss"]))
+        self._last = {name: records[last][name] for name in self._evaluated}
+        self._warned = any(record.get("penalties_at_bound", 0) > 0 for record in records)
+
+    def take_new(self) -> list[dict[str, float]]:
+        """The records since it was last called."""
+        new, self._taken = self._records[self._taken :], len(self._records)
+        return new
+
+    def add_evaluation(self, values: Mapping[str, float], penalty_mean: Callable[[], Any], seconds: float) -> None:
+        """Adds what was evaluated to the last record, or makes the first one.
+
+        Args:
+            values: Losses and metrics by their columns' names.
+            penalty_mean: Returns the state's mean penalty before any training, for the first record.
+            seconds: What evaluating took.
+
+        Raises:
+            DivergenceError: The run has diverged; the history is without its last round.
+        """
+        self._last = values
+        if not self._records:
+            self._records.append(self._record(None))
+            self._records[0]["penalty_mean"] = float(penalty_mean().value)
+        self._records[-1].update(values, eval_seconds=seconds)
+        if (quantity := divergence_of_evaluation(values)) is not None:
+            number = len(self._records) - 1
+            del self._records[max(1, number) :]
+            raise DivergenceError(number, quantity, self.history())
+
+    def add_rounds(self, cohorts: np.ndarray, infos: RoundInfo, ran: int, seconds: float) -> None:
+        """Adds the records of rounds that were dispatched together.
+
+        Args:
+            cohorts: Their clients [rounds, cohort].
+            infos: What the engine left of them [rounds, ...], of NumPy.
+            ran: How many of them took place: the first ones.
+            seconds: What they took together.
+
+        Raises:
+            DivergenceError: The run has diverged; the history has the rounds before.
+        """
+        executed = infos.trips.astype(np.int64) * self._sim.width * self._sim.rows_per_trip
+        for k in range(ran):
+            info = jax.tree.map(lambda leaf, k=k: leaf[k], infos)
+            if (quantity := divergence_of_round(info)) is not None:
+                raise DivergenceError(len(self._records), quantity, self.history())
+            done = FinishedRound(
+                number=len(self._records),
+                info=info,
+                floats_down=self._floats_down,
+                floats_up=self._floats_up,
+                executed_samples=int(executed[k]),
+                devices=self._sim.devices,
+                seconds=seconds / ran,
+                simulated_seconds=self._simulated_seconds(cohorts[k], info.solves),
+                penalties_at_bound=self._count_at_bound(cohorts[k], info.solves),
+            )
+            self._records.append(self._record(done))
+
+    def history(self) -> History:
+        """The history so far."""
+        return History(self._records)
+
+    def summary(self) -> str:
+        """The last evaluation and the last round's epochs, for the progress bar."""
+        shown = {**self._last, "epochs": self._records[-1]["epochs_mean"]}
+        return ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
+
+    def _simulated_seconds(self, cohort: np.ndarray, solves: Solves) -> float:
+        if self._sim.client_time is None:
+            return np.nan
+        return self._sim.client_time.round_seconds(cohort, solves, self._floats_down, self._floats_up)
+
+    def _count_at_bound(self, cohort: np.ndarray, solves: Solves) -> int:
+        """How many of the cohort's penalties are at a bound; the first time with a warning."""
+        count = penalties.count_at_bound(self._rule, np.asarray(solves.new_penalty), cohort)
+        if count and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"round {len(self._records)}: penalties are at their bound, where the rule cannot go on; the history's "
+                "penalties_at_bound counts them: look at the criterion, or use residual_balancing(judge_idle=False)",
+                stacklevel=2,
+            )
+        return count
+
+    def _record(self, done: FinishedRound | None) -> dict[str, float]:
+        """The record of a round that is not evaluated yet; None: of round 0."""
+        values = {
+            column.name: column.start if done is None or column.of is None else column.of(done)
+            for column in self._columns
+        }
+        return {"round": values.pop("round"), **dict.fromkeys(self._evaluated, np.nan), **values}
+
+
+def _conditions(sim: Simulation) -> set[Condition]:
+    """What the run has of what others lack."""
+    faults, client_time = sim.faults, sim.client_time
+    given = {
+        Condition.FAULTS: faults is not None and faults.any,
+        Condition.CLIENT_TIME: client_time is not None,
+        Condition.DEADLINE: client_time is not None and client_time.deadline is not None,
+        Condition.PENALTY_RULE: penalties.bounds_of(_penalty_rule(sim)) is not None,
+    }
+    return {condition for condition, is_given in given.items() if is_given}
+
+
+def _penalty_rule(sim: Simulation) -> penalties.PenaltyRule:
+    return getattr(sim.algorithm, "penalty_rule", penalties.constant())
