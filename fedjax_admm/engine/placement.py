@@ -7,7 +7,6 @@ is on every device.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -51,11 +50,10 @@ def place(setup: Setup, mesh: Mesh | None, placement: str | None) -> Setup:
     """The setup where rounds need it. To be placed once: what is not there is copied at every call."""
     problem = setup.problem
     if placement == HOME and mesh is not None:
-        problem = dataclasses.replace(problem, data=_at_home(problem.data, mesh), eval_data=None)
-        setup = Setup(problem, *replicated((setup.algorithm, setup.exchange), mesh), setup.key)
-        return setup
+        problem = _with(problem, data=_at_home(problem.data, mesh), eval_data=None)
+    elif mesh is not None:
+        problem = replicated(problem, mesh)
     algorithm, exchange = replicated((setup.algorithm, setup.exchange), mesh)
-    problem = problem if mesh is None else replicated(problem, mesh)
     return Setup(problem, algorithm, exchange, setup.key)
 
 
@@ -71,7 +69,7 @@ def specs(setup: Setup, placement: str | None) -> Any:
 
 
 def _with(record: Any, **values: Any) -> Any:
-    """A copy with other values, unchecked: they are specifications, not arrays."""
+    """A copy with other values, unchecked: a record checks what a user gives it."""
     copy = jax.tree.map(lambda leaf: leaf, record)
     for name, value in values.items():
         object.__setattr__(copy, name, value)
@@ -94,7 +92,7 @@ def _at_home(data: FederatedData, mesh: Mesh) -> FederatedData:
     def split(leaf: Any) -> Array:
         host = np.asarray(leaf)
 
-        def part(where: tuple[slice, ...]) -> np.ndarray:
+        def part(where: Any) -> np.ndarray:
             device = (where[0].start or 0) // most
             first, number = int(firsts[device * of_device.shape[1]]), int(of_device[device].sum())
             positions = np.arange(first, first + number)

@@ -56,7 +56,7 @@ class Queue(NamedTuple):
     ids: Array  # whose they are
     addresses: Array  # where the client's row is, among the rows at hand
     slots: Array  # where its entry goes, among the round's solves
-    count: Array  # how many of them there are: the rest is padding
+    length: Array  # how many of them there are: the rest is padding
     runs: Array | None = None  # in a sweep: which run each is of
 
 
@@ -183,7 +183,7 @@ def work_off(setup: Setup, layout: Layout, params: Any, sent: Any, number: Array
     worker = _Worker(setup, layout, params, sent, number, queue)
     program = solves.Solver(worker.plan(), setup.problem, worker.server_params).program()
     desk = lanes.Desk(worker.take, worker.hand_over, lambda job: job.task.absent != PRESENT)
-    store, trips = lanes.run(program, desk, store, queue.count, min(layout.width, queue.ids.shape[0]))
+    store, trips = lanes.run(program, desk, store, queue.length, min(layout.width, queue.ids.shape[0]))
     ledger = store.ledger
     tally = dataclasses.replace(ledger.tally, trips=ledger.tally.trips + trips)
     return Store(store.rows, Ledger(ledger.solves, tally))

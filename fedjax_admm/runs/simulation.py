@@ -91,7 +91,8 @@ class Simulation:
         dtype = trees.scalar_dtype(params)
         self._init_key, order_key = jax.random.split(randomness.root_key(self.seed))
         # The algorithm and the stages with their numbers on the device, in the parameters' dtype.
-        self.setup = Setup(problem, *trees.cast_floats((algorithm, stages), dtype), order_key)
+        cast, stages = trees.cast_floats((algorithm, stages), dtype)
+        self.setup = Setup(problem, cast, stages, order_key)
         clients = contract.abstract_clients(problem.data.num_clients, params)
         sent, message = contract.check_round(self.setup.algorithm, params, clients)
         check_stages(self.setup.exchange, params, message, clients)

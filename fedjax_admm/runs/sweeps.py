@@ -261,7 +261,7 @@ def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> t
     store = Store(rows, _empty_ledger(of_run(*trees.take(each, 0)), trees.take(states.params, 0), runs, size))
     work = partial(work_off, setup, layout, states.params, sent, number)
     if layout.devices == 1:
-        ordered = Queue(ids[order], queue.addresses[order], order, queue.count, run[order])
+        ordered = Queue(ids[order], queue.addresses[order], order, queue.length, run[order])
         rows, ledger = work(ordered, store)
     else:
         rows, ledger = work_off_dealt(work, layout, queue, store, split=False)

@@ -27,9 +27,10 @@ def _find_records() -> dict[str, type]:
     for package in (algorithms, exchange):
         for entry in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{entry.name}")
-            for kind in vars(module).values():
-                own = isinstance(kind, type) and kind.__module__ == module.__name__
-                if own and dataclasses.is_dataclass(kind) and any(hasattr(kind, name) for name in _MEMBERS):
+            own = [kind for kind in vars(module).values() if isinstance(kind, type)]
+            for kind in own:
+                is_part = dataclasses.is_dataclass(kind) and any(hasattr(kind, name) for name in _MEMBERS)
+                if is_part and kind.__module__ == module.__name__:
                     found[f"fedjax_admm:{kind.__name__}"] = kind
     return found
 

@@ -11,7 +11,7 @@ import pytest
 from federations import least_squares
 
 import fedjax_admm as fa
-from fedjax_admm.core.columns import COLUMNS, Column, Kind, Round, look_up
+from fedjax_admm.core.columns import COLUMNS, Column, FinishedRound, Kind, look_up
 from fedjax_admm.results.comparison import key_figures
 from fedjax_admm.show import report
 
@@ -114,6 +114,8 @@ def test_no_other_table_of_columns():
 def test_means_of_a_round_without_work_are_unknown():
     away = fa.Solves(*[np.zeros(2, int)] * 11, stop_code=np.full(2, fa.StopReason.DROPPED.code))
     info = type("Info", (), {"solves": away, "rows": 0})
-    nothing = Round(1, info, 10, 10, executed_samples=0, seconds=1.0, simulated_seconds=0.0, penalties_at_bound=0)
+    nothing = FinishedRound(
+        1, info, 10, 10, executed_samples=0, devices=1, seconds=1.0, simulated_seconds=0.0, penalties_at_bound=0
+    )
     assert np.isnan(nothing.epochs_mean()) and np.isnan(nothing.lane_efficiency())
     assert nothing.communicated_floats() == 0

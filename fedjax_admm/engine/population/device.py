@@ -258,7 +258,7 @@ def work_off_dealt(
             ids=cohort.ids[slots[me]],
             addresses=jnp.arange(share, dtype=jnp.int32),
             slots=slots[me],
-            count=jnp.sum(exists[me], dtype=jnp.int32),
+            length=jnp.sum(exists[me], dtype=jnp.int32),
             runs=None if cohort.runs is None else cohort.runs[slots[me]],
         )
         new, ledger = work(queue, Store(mine, store.ledger))

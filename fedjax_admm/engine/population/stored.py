@@ -66,7 +66,7 @@ def _work_off_block(
 
     def on_a_device(setup: Setup, params: Any, server: Any, number: Array, rows: Any, queue: Queue, ledger: Any) -> Any:
         sent = broadcast(setup, params, server, number)
-        queue, ledger = queue._replace(count=queue.count[0]), trees.take(ledger, 0)
+        queue, ledger = queue._replace(length=queue.length[0]), trees.take(ledger, 0)
         rows, ledger = work_off(setup, layout, params, sent, number, queue, Store(rows, ledger))
         return rows, jax.tree.map(lambda leaf: leaf[None], ledger)
 
@@ -271,7 +271,7 @@ class StoredPopulation:
 
     def _exists(self, block: Block) -> np.ndarray:
         """[devices * share] whether there is a client."""
-        counts = np.asarray(block.queue.count)
+        counts = np.asarray(block.queue.length)
         return (np.arange(self._layout.share)[None] < counts[:, None]).reshape(-1)
 
     def _renewed(self, server: ServerState, clients: StoredClients) -> ServerState:
