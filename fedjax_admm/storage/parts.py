@@ -29,7 +29,8 @@ def _find_records() -> dict[str, type]:
             module = importlib.import_module(f"{package.__name__}.{entry.name}")
             own = [kind for kind in vars(module).values() if isinstance(kind, type)]
             for kind in own:
-                is_part = dataclasses.is_dataclass(kind) and any(hasattr(kind, name) for name in _MEMBERS)
+                members = {name for base in kind.__mro__ for name in vars(base)}
+                is_part = dataclasses.is_dataclass(kind) and not members.isdisjoint(_MEMBERS)
                 if is_part and kind.__module__ == module.__name__:
                     found[f"fedjax_admm:{kind.__name__}"] = kind
     return found
