@@ -9,29 +9,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
 from federations import least_squares
 
 import fedjax_admm as fa
-from fedjax_admm.algorithms.base import ModelExchange
-from fedjax_admm.core.sums import weighted
+from fedjax_admm.algorithms.base import broadcast_params
 
 CLIENTS, COHORT, DIMENSION = 6, 3, 5
 PROBLEM = least_squares([3] * CLIENTS)[0]
 LOCAL = fa.LocalSolver(learning_rate=0.1, max_epochs=2)
+FUNCTIONS = ("init", "start", "broadcast", "subproblem", "reply", "aggregate")
 
 
-class Whole(ModelExchange):
+class Whole:
     """FedAvg with a row for each client, whole but for what a test puts in a member's place."""
 
-    def init(self, params, clients):
-        return jnp.zeros_like(params), {"last": jnp.zeros((clients.ids.shape[0], DIMENSION))}
+    broadcast = broadcast_params
 
-    def subproblems(self, params, server, rows, cohort):
+    def init(self, params, clients):
+        return jnp.zeros_like(params)
+
+    def start(self, params, client):
+        return {"last": jnp.zeros(DIMENSION)}
+
+    def subproblem(self, sent, row, client, round):
         return fa.Subproblem()
 
-    def update(self, params, server, rows, solutions, cohort):
-        mean = weighted(cohort.weights / cohort.weights.sum(), solutions.params)
-        return mean, server, {"last": solutions.params}
+    def reply(self, sent, row, solution, client, round):
+        return solution.params - sent, {"last": solution.params}
+
+    def aggregate(self, params, server, received, round):
+        return params + received.total / received.weight, server
 
 
 class Tolerance:
@@ -48,10 +56,10 @@ class Tolerance:
 
 def algorithm(criterion=None, record=fa.record, without=(), **members):
     """An object of a class `Mine` with other members than `Whole`'s."""
-    kept = {name: getattr(Whole, name) for name in ("init", "subproblems", "update") if name not in without}
+    kept = {name: getattr(Whole, name) for name in FUNCTIONS if name not in without}
     fields = {"__annotations__": {"local": Any, "criterion": Any}, "local": LOCAL}
     fields["criterion"] = criterion or fa.criteria.run_to_maximum()
-    return record(type("Mine", (ModelExchange,), kept | fields | members))()
+    return record(type("Mine", (), kept | fields | members))()
 
 
 def criterion(record=fa.record, without=(), fields=(), **members):
@@ -67,11 +75,37 @@ def returns(value):
 
 
 @fa.record
-class SumOfPenalties:
+class PenaltyOfAll:
     factor: Any = 2.0
 
     def __call__(self, penalty, consensus_gap, movement):
-        return jnp.sum(penalty)
+        return penalty * jnp.ones(3)
+
+
+@fa.record
+class ForgetfulRule:
+    """With memory, of which it returns another."""
+
+    def start(self, params):
+        return {"seen": jnp.int32(0)}
+
+    def __call__(self, penalty, seen, memory):
+        return penalty, {}
+
+
+class Former:
+    """A method for version 0.1."""
+
+    local, criterion = LOCAL, fa.criteria.run_to_maximum()
+
+    def init(self, params, clients):
+        return (), {}
+
+    def subproblems(self, params, server, rows, cohort):
+        return fa.Subproblem()
+
+    def update(self, params, server, rows, solutions, cohort):
+        return params, server, rows
 
 
 class Forgotten(Tolerance):
@@ -79,39 +113,40 @@ class Forgotten(Tolerance):
 
 
 def with_penalty(penalty):
-    return algorithm(subproblems=returns(lambda *_: fa.Subproblem(penalty=penalty)))
+    return algorithm(subproblem=returns(lambda *_: fa.Subproblem(penalty=penalty)))
 
 
 BAD = {
-    "rows of some": (algorithm(init=returns(lambda z, c: (z, {"v": jnp.zeros(5)}))), r"Mine.init: rows\['v'\] .*\(6, ...\).*got \(5,\)"),
-    "rows of all, always": (algorithm(init=returns(lambda z, c: (z, {"v": jnp.zeros(6)}))), r"rows\['v'\] .*\(1, ...\) .*got \(6,\)"),
-    "rows not by name": (algorithm(init=returns(lambda z, c: (z, z))), "Mine.init must return rows as a dict"),
-    "rows that hide": (algorithm(init=returns(lambda z, c: (z, {"params": jnp.zeros(c.ids.shape)}))), r"Mine.init: rows\['params'\] .*state.params.*rename"),
-    "rows of words": (algorithm(init=returns(lambda z, c: (z, {"v": "no"}))), r"Mine.init: rows\['v'\] must be an array, got 'no'"),
-    "init of one value": (algorithm(init=returns(lambda z, c: z)), r"Mine.init must return 2 values, \(server, rows\), got float64\[5\]"),
-    "update of two values": (algorithm(update=returns(lambda z, s, r, u, c: (z, s))), "Mine.update must return 3 values, .*got 2 values"),
-    "update without rows": (algorithm(update=returns(lambda z, s, r, u, c: (z, s, {}))), r"Mine.update: rows\['last'\] must be float64\[3, 5\], got none"),
-    "update with other rows": (algorithm(update=returns(lambda z, s, r, u, c: (z, s, r | {"w": z}))), r"rows\['w'\] was not there"),
-    "stacked parameters": (algorithm(update=returns(lambda z, s, r, u, c: (u.params, s, r))), r"Mine.update: params must have shape \(5,\), got \(3, 5\)"),
-    "another server": (algorithm(update=returns(lambda z, s, r, u, c: (z, (s, s), r))), r"server must be float64\[5\], got a tuple with \[0\], \[1\]"),
+    "row not by name": (algorithm(start=returns(lambda z, c: z)), "Mine.start must return a client's row as a dict"),
+    "row of words": (algorithm(start=returns(lambda z, c: {"v": "no"})), r"Mine.start\['v'\] must be an array, got 'no'"),
+    "row that hides": (algorithm(start=returns(lambda z, c: {"params": z})), r"Mine.start: \['params'\] could not be read, state.params is another"),
+    "row of the stages": (algorithm(start=returns(lambda z, c: {"exchange": z})), r"Mine.start: \['exchange'\] could not be read"),
+    "penalties of a vector": (algorithm(start=returns(lambda z, c: {"penalties": z})), r"\['penalties'\] must be one number, the client's penalty"),
+    "reply of one value": (algorithm(reply=returns(lambda s, r, u, c, k: s)), r"Mine.reply must return 2 values, \(message, row\), got float64\[5\]"),
+    "reply without a row": (algorithm(reply=returns(lambda s, r, u, c, k: (s, {}))), r"Mine.reply: row\['last'\] must be float64\[5\], got none"),
+    "reply with another row": (algorithm(reply=returns(lambda s, r, u, c, k: (s, r | {"w": s}))), r"row\['w'\] was not there"),
+    "message of words": (algorithm(reply=returns(lambda s, r, u, c, k: ("hello", r))), "Mine.reply: message must be an array, got 'hello'"),
+    "aggregate of one value": (algorithm(aggregate=returns(lambda z, s, r, k: z)), r"Mine.aggregate must return 2 values, \(params, server\)"),
+    "other parameters": (algorithm(aggregate=returns(lambda z, s, r, k: (z[:2], s))), r"Mine.aggregate: params must have shape \(5,\), got \(2,\)"),
+    "another server": (algorithm(aggregate=returns(lambda z, s, r, k: (z, (s, s)))), r"server must be float64\[5\], got a tuple with \[0\], \[1\]"),
     "list for a tuple": (
-        algorithm(init=returns(lambda z, c: ((z, z), {})), update=returns(lambda z, s, r, u, c: (z, list(s), r))),
+        algorithm(init=returns(lambda z, c: (z, z)), aggregate=returns(lambda z, s, r, k: (z, list(s)))),
         "server must be built as it was given, a tuple .*got a list",
     ),
     "fractions in a counter": (
-        algorithm(init=returns(lambda z, c: (0, {})), update=returns(lambda z, s, r, u, c: (z, s + 0.5, r))), "server must be int.*got float64",
+        algorithm(init=returns(lambda z, c: 0), aggregate=returns(lambda z, s, r, k: (z, s + 0.5))), "server must be int.*got float64",
     ),
-    "no subproblem": (algorithm(subproblems=returns(lambda *_: None)), "Mine.subproblems must return a fa.Subproblem, got None"),
-    "shared linear term": (algorithm(subproblems=returns(lambda z, *_: fa.Subproblem(linear=z))), r"linear must have shape \(3, 5\), got \(5,\)"),
+    "no subproblem": (algorithm(subproblem=returns(lambda *_: None)), "Mine.subproblem must return a fa.Subproblem, got None"),
+    "short linear term": (algorithm(subproblem=returns(lambda z, *_: fa.Subproblem(linear=z[:3]))), r"linear must have shape \(5,\), got \(3,\)"),
     "start in half precision": (
-        algorithm(subproblems=returns(lambda *_: fa.Subproblem(start=jnp.zeros((3, 5), jnp.float16)))), "start must be float64, got float16",
+        algorithm(subproblem=returns(lambda *_: fa.Subproblem(start=jnp.zeros(5, jnp.float16)))), "start must be float64, got float16",
     ),
-    "penalties of all": (with_penalty(jnp.ones(6)), r"penalty must be one number, or one per client \(3,\), got float64\[6\]"),
+    "penalties of all": (with_penalty(jnp.ones(6)), r"penalty must be one number, got float64\[6\]"),
     "penalty a word": (with_penalty("big"), "penalty must be one number.*got 'big'"),
-    "no previous": (algorithm(criterion(reference="client")), "Mine.subproblems must give previous.*MyTolerance"),
-    "penalty_mean": (algorithm(penalty_mean=returns(lambda server: None)), "Mine.penalty_mean must return one number, got None"),
-    "floats_up": (algorithm(floats_up=returns(lambda n: None)), "Mine.floats_up must return one number, got None"),
-    "missing member": (algorithm(without=("subproblems",)), "algorithm must have subproblems, which Mine lacks"),
+    "no previous": (algorithm(criterion(reference="client")), "Mine.subproblem must give previous.*MyTolerance"),
+    "missing member": (algorithm(without=("subproblem",)), "algorithm must have subproblem, which Mine lacks"),
+    "missing members": (algorithm(without=("start", "reply")), "algorithm must have start and reply, which Mine lacks"),
+    "the former contract": (Former(), "algorithm Former is written for version 0.1, .*since 0.2 .*reply and aggregate.*README"),
     "record forgotten": (algorithm(record=lambda cls: cls), "write @fa.record above class Mine"),
     "word traced": (algorithm(criterion(fields=("residual",))), r"MyTolerance.residual is 'exact'.*residual: ... = fa.static\(default='exact'\)"),
     "function traced": (algorithm(criterion(fields=("f",), f=staticmethod(len))), r"MyTolerance.f is len.*fa.static"),
@@ -123,17 +158,17 @@ BAD = {
     "tolerance of a cohort": (algorithm(criterion(tolerance=returns(lambda p: jnp.ones(3)))), r"tolerance must .*got float64\[3\]"),
     "sigma of a cohort": (algorithm(criterion(sigma=returns(lambda p: jnp.ones(3)))), r"MyTolerance.sigma must .*got float64\[3\]"),
     "floor": (algorithm(criterion(floor=None)), "MyTolerance.floor must be one number"),
-    "one penalty for all": (fa.fedadmm(LOCAL, penalty_rule=SumOfPenalties()), r"SumOfPenalties must return one penalty for each client, shape \(3,\), got float64\[\]"),
+    "penalties by a rule": (fa.fedadmm(LOCAL, penalty_rule=PenaltyOfAll()), r"PenaltyOfAll must return one penalty, for one client, got float64\[3\]"),
+    "a rule that forgets": (fa.fedadmm(LOCAL, penalty_rule=ForgetfulRule()), r"ForgetfulRule: memory\['seen'\] must be int32\[\], got none"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_one_clear_line(name, monkeypatch):
+def test_one_clear_line(name):
     broken, message = BAD[name]
-    monkeypatch.setattr("fedjax_admm.engine.population.device_rounds", None)  # nothing may be compiled, let alone run
-    monkeypatch.setattr("fedjax_admm.engine.population.init_state", None)
-    with pytest.raises(ValueError, match=message) as caught:
+    with compilations() as compiled, pytest.raises(ValueError, match=message) as caught:
         fa.Simulation(PROBLEM, broken, participation=COHORT)
+    assert not any("round" in program or "init_state" in program for program in compiled)
     assert "\n" not in str(caught.value)
 
 

@@ -7,11 +7,11 @@ import inspect
 import jax
 import numpy as np
 import pytest
+from compilations import compilations
 from federations import initializer, least_squares, squared_error
 from scipy import stats
 
 import fedjax_admm as fa
-from fedjax_admm.engine import population
 
 DIMENSION = 5
 TRUTH = np.ones(DIMENSION)
@@ -101,16 +101,14 @@ def test_with_every_algorithm_and_no_number_compiles(name, maker):
     local = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
     # An exact tolerance holds at the start, the noise after an epoch, and never for the client with one batch.
     least = np.array([0, 0, 0, 0] if maker is fa.criteria.summable_tolerance else [1, 1, 3, 1])
-    before = None
-    for number in (np.array([1e9, 1e9, 1e9, 1e-9]), np.array([1e-9, 1e-9, 1e-9, 1e9])):
-        with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+    for k, number in enumerate((np.array([1e9, 1e9, 1e9, 1e-9]), np.array([1e-9, 1e-9, 1e-9, 1e9]))):
+        with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), compilations() as compiled:
             result = fa.simulate(problem, made(name, local, maker(number)), rounds=2, progress=False,
                                  initial_params=np.ones(5, np.float32))  # fmt: skip
         expected = np.where(number > 1, least, 3)
         np.testing.assert_array_equal(result.epochs, [expected, expected])
         np.testing.assert_array_equal(result.solves.stop_reason == "criterion", [expected < 3, expected < 3])
-        before = before or population.device_rounds._cache_size()
-        assert population.device_rounds._cache_size() == before
+        assert "device_rounds" not in compiled or k == 0
 
 
 def test_fedprox_gamma_inexactness():

@@ -13,13 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compilations import compilations
 from federations import GAMMA, least_squares, make_problem, ridge, squared_error, two_sides_of_a_cliff
 
 import fedjax_admm as fa
-from fedjax_admm.algorithms.base import ModelExchange
+from fedjax_admm.algorithms.base import broadcast_params
 from fedjax_admm.core import sums
-from fedjax_admm.core.sums import weighted
-from fedjax_admm.core.vocabulary import Clients
 from fedjax_admm.engine import population
 from fedjax_admm.problems.problem import RESERVED
 
@@ -41,6 +40,7 @@ ALGORITHMS = {name: made(name) for name in fa.algorithms.__all__} | {
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 # One that keeps nothing, one that keeps parameters, one that keeps everything.
 each_kind = pytest.mark.parametrize("algorithm", [ALGORITHMS[k] for k in ("fedavg", "fedavg_all", "fedadmm_insa_sent")])
+ROUNDS = ("device_rounds", "_work_off_block")  # programs
 SIZES = [6, 11, 3, 8]
 
 
@@ -156,12 +156,12 @@ def test_nothing_compiles_twice():
     local = fa.LocalSolver(learning_rate=0.05, batch_size=3, max_epochs=3)
     run(problem, fa.fedadmm_insa(local, penalty=0.7), rounds=4)
     run(problem, fa.fedadmm_insa(local, penalty=0.7), rounds=7, evaluate_every=3)
-    before = population.device_rounds._cache_size()
     other, *_ = least_squares([5, 9, 7], seed=4)
     faster = fa.LocalSolver(learning_rate=0.02, batch_size=3, max_epochs=9)
-    run(other, fa.fedadmm_insa(faster, penalty=2, c=0.3, mu=3, tau=4, delta=0, sigma_factor=0.5), rounds=9, seed=8)
-    run(other, fa.fedadmm_insa(faster, penalty=1), rounds=8, evaluate_every=3)
-    assert population.device_rounds._cache_size() == before
+    with compilations() as compiled:
+        run(other, fa.fedadmm_insa(faster, penalty=2, c=0.3, mu=3, tau=4, delta=0, sigma_factor=0.5), rounds=9, seed=8)
+        run(other, fa.fedadmm_insa(faster, penalty=1), rounds=8, evaluate_every=3)
+    assert not any(name in compiled for name in ROUNDS), compiled
 
 
 @pytest.mark.parametrize("kind", ["device", "host"])
@@ -169,24 +169,32 @@ def test_a_start_of_weak_types_compiles_nothing_twice(kind):
     """An algorithm of one's own may begin with Python's numbers."""
 
     @fa.record
-    class Counting(ModelExchange):
+    class Counting:
         local: fa.LocalSolver
         criterion: Any = fa.criteria.run_to_maximum()
 
-        def init(self, params, clients):
-            return 0, {"rate": jnp.full(clients.ids.shape, 0.5)}
+        broadcast = broadcast_params
 
-        def subproblems(self, params, server, rows, cohort):
+        def init(self, params, clients):
+            return 0
+
+        def start(self, params, client):
+            return {"rate": 0.5}
+
+        def subproblem(self, sent, row, client, round):
             return fa.Subproblem()
 
-        def update(self, params, server, rows, solutions, cohort):
-            return solutions.params.mean(axis=0), server + 1, {"rate": rows["rate"] / 2}
+        def reply(self, sent, row, solution, client, round):
+            return solution.params - sent, {"rate": row["rate"] / 2}
 
-    programs = {"device": population.device_rounds, "host": population.stored._one_round}
-    before = programs[kind]._cache_size()
+        def aggregate(self, params, server, received, round):
+            return params + received.total / received.weight, server + 1
+
     problem, *_ = least_squares([5, 9, 7])
-    run(problem, Counting(fa.LocalSolver(0.05)), rounds=3, execution=fa.Execution(population=kind))
-    assert programs[kind]._cache_size() == before + 1
+    with compilations() as compiled:
+        run(problem, Counting(fa.LocalSolver(0.05)), rounds=3, execution=fa.Execution(population=kind))
+    assert all(compiled.count(name) <= 1 for name in ROUNDS), compiled
+    assert any(name in compiled for name in ROUNDS)
 
 
 def weak_init(key):
@@ -259,13 +267,14 @@ def test_cohorts_are_uniform():
 def test_communicated_floats_and_history(algorithm):
     problem, *_ = least_squares(SIZES)
     history = run(problem, algorithm, participation=2).history
-    n = 5
-    traffic = algorithm.floats_down(n) + algorithm.floats_up(n)
+    told = fa.estimate(problem, algorithm)
+    traffic = told.floats_down + told.floats_up
     np.testing.assert_array_equal(history["communicated_floats"], [0, *[2 * traffic] * 3])
     names = ("round loss epochs_mean gradient_samples criterion_samples communicated_floats penalty_mean "
              "lane_efficiency seconds eval_seconds failed_clients").split()  # fmt: skip
     bounded = ["penalties_at_bound"]
     names += bounded if getattr(algorithm, "penalty_rule", fa.penalties.constant()) != fa.penalties.constant() else []
+    names += ["device_efficiency"]
     assert list(history) == names
     # What no metric may be called; some columns are only there with faults or a client time.
     others = [f"{reason}_clients" for reason in ("dropped", "quarantined", "corrupted", "rejected", "late")]
@@ -289,8 +298,9 @@ def test_communicated_floats_and_history(algorithm):
     ],
 )
 def test_what_each_method_must_send(name, down, up):
-    algorithm = ALGORITHMS[name]
-    assert (algorithm.floats_down(5), algorithm.floats_up(5)) == (down, up)
+    problem, *_ = least_squares(SIZES)
+    told = fa.estimate(problem, ALGORITHMS[name])
+    assert (told.floats_down, told.floats_up) == (down, up)
 
 
 def test_loss_and_metrics_are_those_of_the_data():
@@ -383,14 +393,14 @@ def test_the_servers_sums_do_not_drift(unselected):
     algorithm = fa.fedadmm_insa(local, penalty=0.3, mu=1.2, unselected_penalty=unselected)
     state = run(problem, algorithm, rounds=600, participation=3, evaluate_every=64,
                 initial_params=np.full(5, 100, np.float32)).state  # fmt: skip
-    clients = Clients(np.arange(30), problem.data.sizes, problem.data.weights, 30)
+    weights = problem.data.weights
     counted = state.penalties if unselected == "current" else state.sent_penalties
     message = np.float64(counted)[:, None] * np.float64(state.client_params) - np.float64(state.duals)
-    exact = sums.exact(clients, message)
+    exact = sums.exact(weights, message)
     largest = np.abs(message).max()
     np.testing.assert_allclose(np.float64(state.server.total.value), exact, atol=2e-6 * largest)
-    np.testing.assert_allclose(state.server.weight.value, sums.exact(clients, counted), rtol=2e-6)
-    np.testing.assert_allclose(algorithm.penalty_mean(state.server), np.mean(state.penalties), rtol=2e-6)
+    np.testing.assert_allclose(state.server.weight.value, sums.exact(weights, counted), rtol=2e-6)
+    np.testing.assert_allclose(state.penalty_mean.value, np.mean(state.penalties), rtol=2e-6)
 
 
 def steep_for_some(w, batch):
@@ -458,9 +468,8 @@ def test_a_loss_that_is_not_finite_at_the_start_is_not_blamed_on_the_rate():
 
 def lowered_round(problem, algorithm, cohort):
     sim = fa.Simulation(problem, algorithm, participation=cohort)
-    ids, one = jnp.zeros((1, cohort), jnp.int32), jnp.int32(1)
-    arguments = (sim.problem, sim._on_devices[1], sim.init(), sim.order_key, ids, one)
-    return population.device_rounds.lower(*arguments, width=2, rows_per_trip=sim.rows_per_trip)
+    ids, numbers = jnp.zeros((1, cohort), jnp.int32), (jnp.int32(0), jnp.int32(1))
+    return population.device_rounds.lower(sim.population.placed, sim.init(), ids, *numbers, layout=sim.layout)
 
 
 def test_a_rounds_cost_does_not_grow_with_the_population():
@@ -508,21 +517,28 @@ def test_a_state_that_was_given_away_is_told_and_a_copy_goes_on(name, population
 
 
 @fa.record
-class Forgetful(ModelExchange):
+class Forgetful:
     """FedAvg over the cohort with a count for each client: its server keeps nothing, so no memory is taken over."""
 
     local: fa.LocalSolver
     criterion: fa.criteria.Criterion = fa.criteria.run_to_maximum()
 
-    def init(self, params, clients):
-        return (), {"turns": jnp.zeros(clients.ids.shape[0])}
+    broadcast = broadcast_params
 
-    def subproblems(self, params, server, rows, cohort):
+    def init(self, params, clients):
+        return ()
+
+    def start(self, params, client):
+        return {"turns": jnp.zeros(())}
+
+    def subproblem(self, sent, row, client, round):
         return fa.Subproblem()
 
-    def update(self, params, server, rows, solutions, cohort):
-        mean = weighted(cohort.weights / cohort.weights.sum(), solutions.params)
-        return mean, server, {"turns": rows["turns"] + 1}
+    def reply(self, sent, row, solution, client, round):
+        return solution.params - sent, {"turns": row["turns"] + 1}
+
+    def aggregate(self, params, server, received, round):
+        return params + received.total / received.weight, server
 
 
 @pytest.mark.parametrize("population", ["host", "disk"])

@@ -15,9 +15,10 @@ from test_oracle import CASES, COHORTS, EPOCHS, PENALTY, RATE, ROUNDS, SIZES, TO
 from test_runs import Crash, crash_in
 
 import fedjax_admm as fa
-from fedjax_admm.core import randomness
-from fedjax_admm.engine.lanes import run as run_lanes
+from fedjax_admm.core import randomness, trees
+from fedjax_admm.core.vocabulary import Client, Round
 from fedjax_admm.exchange.faults import clip
+from fedjax_admm.exchange.stage import Exchange
 from fedjax_admm.storage import checkpoints
 
 M = len(SIZES)
@@ -34,7 +35,7 @@ def run(problem, algorithm, rounds=8, **options):
 def assert_identical(one, other):
     def arrays(result):
         kept = {name: jax.tree.map(np.asarray, result.state.clients[name]) for name in result.state.clients}
-        return result.params, kept, result.solves, result.state.offences
+        return result.params, kept, result.solves
 
     for a, b in zip(*(jax.tree.leaves(arrays(result)) for result in (one, other)), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -65,9 +66,9 @@ def test_dropouts_by_a_schedule_are_the_paper_with_fewer_clients(case):
         if name in result.state.clients:
             np.testing.assert_allclose(getattr(result.state, name), value, rtol=TOLERANCE, atol=TOLERANCE)
     np.testing.assert_array_equal(result.history["dropped_clients"][1:], away.sum(axis=1))
-    n, number = 5, np.array([len(ids) for ids in there])
-    algorithm = algorithm_of(settings)
-    traffic = number * (algorithm.floats_down(n) + algorithm.floats_up(n))
+    number = np.array([len(ids) for ids in there])
+    told = fa.estimate(problem, algorithm_of(settings))
+    traffic = number * (told.floats_down + told.floats_up)
     np.testing.assert_array_equal(result.history["communicated_floats"][1:], traffic)
     assert (
         np.isnan(result.history["epochs_mean"][3])
@@ -78,11 +79,15 @@ def test_dropouts_by_a_schedule_are_the_paper_with_fewer_clients(case):
 
 def test_who_drops_out_depends_on_seed_round_and_client_alone():
     probability = np.linspace(0, 1, 400)
-    faults = fa.Faults(dropout=probability)
+    exchange = trees.cast_floats(Exchange.of(fa.Faults(dropout=probability)), jnp.float32)
 
     @jax.jit
     def dropped(key, ids):
-        return jax.vmap(lambda round: faults.away(key, round, ids, None)[0])(jnp.arange(100))
+        def one(round, id):
+            client = Client(id, jnp.int32(1), jnp.float32(1), 400)
+            return exchange.of_client(id).absent({}, client, Round(round, key)) == fa.StopReason.DROPPED.code
+
+        return jax.vmap(lambda round: jax.vmap(lambda id: one(round, id))(ids))(jnp.arange(100))
 
     key, ids = randomness.root_key(0), jnp.arange(400)
     first = np.asarray(dropped(key, ids))
@@ -148,34 +153,29 @@ def test_faults_do_not_depend_on_devices():
                 many = run(**execution)
                 np.testing.assert_array_equal(one.solves.stop_reason, many.solves.stop_reason)
                 np.testing.assert_array_equal(one.solves.gradient_samples, many.solves.gradient_samples)
-                np.testing.assert_array_equal(one.state.offences, many.state.offences)
+                np.testing.assert_array_equal(one.state.exchange["Faults"]["offences"], many.state.exchange["Faults"]["offences"])
                 np.testing.assert_allclose(one.params, many.params, rtol=1e-9)
     """)
 
 
-def test_a_client_away_costs_no_gradient_and_keeps_its_place_in_the_queue(monkeypatch):
+def test_a_client_away_costs_no_gradient_and_keeps_its_place_in_the_queue():
+    """With one lane the trips are those of the clients that are there, and none if nobody is."""
     problem, *_ = least_squares([9, 4, 7, 5])
-    counts = []
-
-    def counted(program, jobs, order, count, width):
-        jax.debug.callback(lambda count, order: counts.append((int(count), order.tolist())), count, order)
-        return run_lanes(program, jobs, order, count, width)
-
-    monkeypatch.setattr("fedjax_admm.engine.lanes.run", counted)
     schedule = np.array([[1, 0, 0, 1], [1, 1, 1, 1]], float)
-    sim = fa.Simulation(problem, INSA, faults=fa.Faults(dropout=schedule))
+    sim = fa.Simulation(problem, INSA, faults=fa.Faults(dropout=schedule), execution=fa.Execution(lanes=1))
     state = sim.init()
     before = np.asarray(state.last_epochs)
-    state, info = sim.round(state)
+    state, infos, _ = sim.run_rounds(state, np.arange(4)[None], 1)
     np.testing.assert_array_equal(np.asarray(state.last_epochs)[[0, 3]], before[[0, 3]])
+    info = jax.tree.map(lambda leaf: leaf[0], infos.solves)
     assert np.isnan(info.reference_residual[0]) and np.isfinite(info.reference_residual[1])
+    batches = -(-np.array([9, 4, 7, 5]) // 4)
+    passes = (np.asarray(info.gradient_samples) / [9, 4, 7, 5]).round().astype(int)
+    assert int(infos.trips[0]) == np.sum(passes * batches) and not passes[[0, 3]].any()
     server = np.array(state.params)
-    state, info = sim.round(state)
+    state, infos, _ = sim.run_rounds(state, np.arange(4)[None], 1)
     np.testing.assert_array_equal(state.params, server)
-    assert not info.gradient_samples.any()
-    jax.effects_barrier()
-    assert [count for count, _ in counts] == [2, 0]
-    assert set(counts[0][1][:2]) == {1, 2}
+    assert not np.asarray(infos.solves.gradient_samples).any() and int(infos.trips[0]) == 0
     with pytest.raises(ValueError, match="dropout is a schedule of 2 rounds, but rounds is 3"):
         sim.round(state)
 
@@ -187,7 +187,7 @@ def test_no_faults_leave_no_trace():
     with compilations() as compiled:
         empty = run(problem, INSA, faults=fa.Faults())
     assert not compiled
-    assert list(empty.history) == list(without.history) and empty.state.offences is None
+    assert list(empty.history) == list(without.history) and "exchange" not in empty.state.clients
     assert_identical(empty, without)
     never = fa.Faults(dropout=0.0, clip_norm=1e9, corruption="scale", corrupted=[0], strength=1.0)
     with compilations() as compiled:
@@ -271,7 +271,7 @@ def test_quarantine_is_after_so_many_and_for_ever(tmp_path):
             if bad
             else not set(mine) & {"failed", "quarantined", "rejected"}
         )
-    np.testing.assert_array_equal(result.state.offences, [3, 0, 3, 0, 0, 3, 0, 0])
+    np.testing.assert_array_equal(result.state.exchange["Faults"]["offences"], [3, 0, 3, 0, 0, 3, 0, 0])
     np.testing.assert_array_equal(result.history["quarantined_clients"][1:], np.sum(reasons == "quarantined", axis=1))
 
 
@@ -444,14 +444,15 @@ def test_bad_faults(case):
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_faults_that_do_not_fit(case, monkeypatch):
-    monkeypatch.setattr("fedjax_admm.engine.population.device_rounds", None)  # nothing may be compiled
+def test_faults_that_do_not_fit(case):
     faults, message = UNFIT[case]
     problem, *_ = least_squares([3, 4, 2])
-    with pytest.raises(ValueError, match=message):
-        run(problem, INSA, faults=faults, participation=1.0)
-    with pytest.raises(ValueError, match=message):
-        fa.compare(problem, {"InSa": INSA}, rounds=8, faults=faults)
+    with compilations() as compiled:
+        with pytest.raises(ValueError, match=message):
+            run(problem, INSA, faults=faults, participation=1.0)
+        with pytest.raises(ValueError, match=message):
+            fa.compare(problem, {"InSa": INSA}, rounds=8, faults=faults)
+    assert "device_rounds" not in compiled
 
 
 def test_a_run_with_faults_is_made_again_from_its_settings(tmp_path):
