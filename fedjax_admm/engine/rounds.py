@@ -8,6 +8,8 @@ parameters.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -173,9 +175,10 @@ def expected_work(problem: Problem, ids: Array, last_epochs: Array) -> Array:
 
 def remembered_epochs(last_epochs: Any, solves: Solves) -> Any:
     """`last_epochs` [cohort] after a round; clients that did nothing keep theirs. Arrays of NumPy or of JAX."""
-    away = sum((solves.stop_code == reason.code for reason in AWAY), start=solves.stop_code != solves.stop_code)
-    done = solves.epochs + (solves.epochs == 0)  # at least one: a solve costs something
-    return last_epochs * away + done * ~away
+    away = functools.reduce(operator.or_, [solves.stop_code == reason.code for reason in AWAY])
+    one = (solves.epochs == 0).astype(solves.epochs.dtype)  # at least one: a solve costs something
+    away = away.astype(solves.epochs.dtype)
+    return last_epochs * away + (solves.epochs + one) * (1 - away)
 
 
 def work_off(setup: Setup, layout: Layout, params: Any, sent: Any, number: Array, queue: Queue, store: Store) -> Store:

@@ -40,7 +40,7 @@ ALGORITHMS = {name: made(name) for name in fa.algorithms.__all__} | {
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 # One that keeps nothing, one that keeps parameters, one that keeps everything.
 each_kind = pytest.mark.parametrize("algorithm", [ALGORITHMS[k] for k in ("fedavg", "fedavg_all", "fedadmm_insa_sent")])
-ROUNDS = ("device_rounds", "_work_off_block")  # programs
+ROUNDS = ("jit(device_rounds)", "jit(_work_off_block)")  # as JAX names the programs
 SIZES = [6, 11, 3, 8]
 
 
