@@ -46,7 +46,8 @@ class Scaffold:
         self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
     ) -> tuple[Any, dict[str, Any]]:
         moved = optax.tree.sub(solution.params, sent["params"])
-        length = self.local.learning_rate * jnp.maximum(solution.steps, 1)  # K_i eta_i
+        rate = jnp.asarray(self.local.learning_rate)
+        length = rate * jnp.maximum(solution.steps, 1).astype(rate.dtype)  # K_i eta_i
         # Option II: c_i+ - c_i = (z - u+) / (K_i eta_i) - c. Without a step there is no gradient to learn from.
         change = optax.tree.sub(trees.scale(-1 / length, moved), sent["control"])
         change = trees.where(solution.steps > 0, change, optax.tree.zeros_like(change))

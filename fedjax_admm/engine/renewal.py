@@ -73,10 +73,10 @@ def renew_many(setup: Setup, after: ServerState, rows: dict[str, Any], worn: Arr
 
 def renew_by_blocks(setup: Setup, after: ServerState, blocks: Iterable[tuple[Any, Any]]) -> ServerState:
     """The server's sums, formed anew from all clients, whose (ids, rows [ids, ...]) come in `blocks`."""
-    anew = _nothing(after)
+    anew, keeps_penalties = _nothing(after), False
     for ids, rows in blocks:
-        anew = _count_block(setup, anew, rows, ids)
-    return anew._replace(params=after.params)
+        anew, keeps_penalties = _count_block(setup, anew, rows, ids), "penalties" in rows
+    return _completed(anew, after, keeps_penalties)
 
 
 def block_ids(like: dict[str, Any]) -> list[np.ndarray]:
@@ -95,13 +95,19 @@ def _nothing(after: ServerState) -> ServerState:
 def _renewed(setup: Setup, after: ServerState, rows: dict[str, Any], *, split: bool) -> ServerState:
     nothing = _nothing(after)
     if not split:
-        return _count(setup, nothing, rows, 0)._replace(params=after.params)
+        return _completed(_count(setup, nothing, rows, 0), after, "penalties" in rows)
     number = jax.tree.leaves(rows)[0].shape[0]
     part = _count(setup, nothing, rows, lax.axis_index(AXIS) * number)
     # Not by psum, which would round each part to its own size: the parts may cancel each other.
     parts = lax.all_gather(part, AXIS)
     anew = lax.fori_loop(0, lax.axis_size(AXIS), lambda k, all: _merged(all, trees.take(parts, k)), nothing)
-    return anew._replace(params=after.params)
+    return _completed(anew, after, "penalties" in rows)
+
+
+def _completed(anew: ServerState, after: ServerState, keeps_penalties: bool) -> ServerState:
+    """With what is no sum over the clients' rows."""
+    mean = anew.penalty_mean if keeps_penalties else after.penalty_mean
+    return ServerState(after.params, anew.server, mean)
 
 
 @partial(jax.jit, donate_argnames=("anew",))

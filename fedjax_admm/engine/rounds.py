@@ -22,7 +22,7 @@ from jax import Array
 from ..algorithms.base import Algorithm, RenewableSums
 from ..core import randomness, trees
 from ..core.record import record
-from ..core.sums import RunningSum, weighted
+from ..core.sums import PositiveSum, RunningSum, weighted
 from ..core.vocabulary import AWAY, Client, Clients, Received, Round, Solution, Solves, StopReason
 from ..exchange.stage import MEMORIES, PRESENT, Exchange, Outcome
 from ..problems.problem import Problem
@@ -413,7 +413,7 @@ class ServerState(NamedTuple):
 
     params: Any
     server: Any
-    penalty_mean: RunningSum
+    penalty_mean: PositiveSum
 
 
 def aggregate(setup: Setup, before: ServerState, tally: Tally, number: Array) -> tuple[ServerState, Array, Array]:
@@ -422,9 +422,12 @@ def aggregate(setup: Setup, before: ServerState, tally: Tally, number: Array) ->
     received = Received(tally.messages.value, tally.weight, tally.count)
     new = algorithm.aggregate(before.params, before.server, received, _server_round(setup, number))
     params, server = trees.where(came, new, (before.params, before.server))  # without any message it stays as it was
-    mean = before.penalty_mean.add(tally.penalty_change)
+    share = tally.count.astype(tally.weight.dtype) / setup.problem.data.num_clients
+    mean = before.penalty_mean.change(tally.penalty_change, share)
     solved = (tally.sound > 0) | (tally.present == 0)
-    worn = algorithm.worn(server) if isinstance(algorithm, RenewableSums) else jnp.bool_(False)
+    worn = jnp.bool_(False)
+    if isinstance(algorithm, RenewableSums):
+        worn = algorithm.worn(server) | (mean.worn & jnp.isfinite(mean.value))
     return ServerState(params, server, mean), solved & trees.all_finite(params), worn
 
 

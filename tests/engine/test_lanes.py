@@ -112,8 +112,22 @@ def countdown() -> lanes.Program:
         at_turn=lambda job, c: ~c["closed"] & (c["left"] == 0),
         turn=lambda job, c: c | {"closed": jnp.bool_(True)},
         finished=lambda c: c["closed"],
-        result=lambda c: c["advanced"],
         retire=lambda c: c | {"closed": jnp.bool_(True)},
+    )
+
+
+def desk(order, idle=()) -> lanes.Desk:
+    """The store has each job's units and how often it was advanced, -1 before it was handed over, and counts hand-overs."""
+
+    def hand_over(store, jobs, carry, done):
+        places = jnp.where(done, jobs["number"], len(store["advanced"]))
+        times = store["times"].at[places].add(1, mode="drop")
+        return store | {"advanced": store["advanced"].at[places].set(carry["advanced"], mode="drop"), "times": times}
+
+    return lanes.Desk(
+        take=lambda store, place: {"units": store["units"][order[place]], "number": order[place]},
+        hand_over=hand_over,
+        idle=lambda job: jnp.isin(job["number"], jnp.asarray(idle, jnp.int32)),
     )
 
 
@@ -121,17 +135,29 @@ def countdown() -> lanes.Program:
 def test_every_job_gets_its_own_work_and_no_more(width):
     units = np.array([4, 1, 0, 9, 2, 0, 5])
     order = jnp.argsort(-jnp.asarray(units))
-    run = jax.jit(lambda jobs, order, count: lanes.run(countdown(), jobs, order, count, width))
-    jobs = {"units": jnp.asarray(units, jnp.int32)}
-    advanced, trips = run(jobs, order, 7)
-    np.testing.assert_array_equal(advanced, units)
+    store = {"units": jnp.asarray(units, jnp.int32), "advanced": jnp.full(7, -1), "times": jnp.zeros(7, jnp.int32)}
+    run = jax.jit(lambda store, count: lanes.run(countdown(), desk(order), store, count, width))
+    after, trips = run(store, 7)
+    np.testing.assert_array_equal(after["advanced"], units)
+    np.testing.assert_array_equal(after["times"], 1)  # each handed over once
     assert trips <= units.sum() // width + units.max()
     if width == 1:
         assert trips == units.sum()
-    for count in (1, 3):  # a part of the queue: the others are not touched
-        advanced, _ = run(jobs, order, count)
+    for count in (0, 1, 3):  # a part of the queue: the others are not touched
+        after, _ = run(store, count)
         named = np.isin(np.arange(7), np.asarray(order)[:count])
-        np.testing.assert_array_equal(advanced, np.where(named, units, 0))
+        np.testing.assert_array_equal(after["advanced"], np.where(named, units, -1))
+        np.testing.assert_array_equal(after["times"], named)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_idle_jobs_are_handed_over_without_work(width):
+    units = np.array([4, 1, 3, 9, 2])
+    store = {"units": jnp.asarray(units, jnp.int32), "advanced": jnp.full(5, -1), "times": jnp.zeros(5, jnp.int32)}
+    after, trips = lanes.run(countdown(), desk(jnp.arange(5), idle=(0, 3, 4)), store, 5, width)
+    np.testing.assert_array_equal(after["advanced"], [0, 1, 3, 0, 0])
+    np.testing.assert_array_equal(after["times"], 1)
+    assert trips <= 4 and (width > 1 or trips == 4)
 
 
 def test_a_client_that_stopped_is_not_changed():

@@ -144,10 +144,10 @@ def test_only_newcomers_are_started(monkeypatch):
     def told(name, function):
         return lambda *arguments, **options: [events.append(name), function(*arguments, **options)][1]
 
-    for name in ("_start_rows", "_one_round"):
+    for name in ("start_rows", "_work_off_block"):
         monkeypatch.setattr(stored, name, told(name, getattr(stored, name)))
     run("host", participation=np.array([[0, 1]] * 2 + [[1, 2]] * 12))
-    start, round = "_start_rows", "_one_round"
+    start, round = "start_rows", "_work_off_block"
     # The next round's rows are asked for before this one's newcomers are known.
     assert events == [start] + [start, round] * 3 + [round] * 11
 

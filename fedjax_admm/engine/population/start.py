@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ...core import trees
-from ...core.sums import RunningSum
+from ...core.sums import PositiveSum
 from ...core.vocabulary import Round, State
 from ...exchange.stage import MEMORIES
 from ..rounds import ServerState, Setup, broadcast, client_of, clients_of, start_row
@@ -33,7 +33,7 @@ def first_server(setup: Setup, params: Any) -> ServerState:
     clients = clients_of(setup.problem, everyone, trees.scalar_dtype(params))
     server = trees.strongly_typed(setup.algorithm.init(params, clients))
     penalties = jax.vmap(lambda id: _first_penalty(setup, params, server, id))(everyone)
-    return ServerState(params, server, RunningSum.of(jnp.mean(penalties)))
+    return ServerState(params, server, PositiveSum.of(jnp.mean(penalties)))
 
 
 @jax.jit
