@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..core import checks, environment
 from ..problems.problem import Problem
 from . import processes
 from .devices import mesh_of
+from .memory import size_of
 
 CACHE_BYTES = 1 << 18  # a core's own, at least
-COPIES = 6  # of the parameters in a lane: parameters, residual sum, gradient, dual, new parameters, optimizer state
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Execution:
             "placement": self.placement,
         }
 
-    def width(self, cohort: int, devices: int, problem: Problem, rows: int) -> int:
-        """The number of lanes of each device for a cohort of this size and gradients on so many rows.
+    def width(self, cohort: int, devices: int, problem: Problem, rows: int, lane: Callable[[], int]) -> int:
+        """The number of lanes of each device for a cohort of this size, gradients on so many rows and such lanes' bytes.
 
         On a CPU as many as the device has cores: a lane alone leaves cores idle where an operation is too small to be
         split or the memory waits, and more lanes wait for each other. Four times as many where a step is so small that
@@ -89,7 +89,7 @@ class Execution:
             more = min(4 * cores, _kept_busy(problem, share)) if _small(problem, rows) else 1
             return min(share, max(cores, more))
         memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-        return share if memory is None else min(share, max(1, memory // 2 // lane_bytes(problem, rows)))
+        return share if memory is None else min(share, max(1, memory // 2 // lane()))
 
     def devices(self, cohort: int) -> jax.sharding.Mesh | None:
         """The mesh for a cohort of this size; None for one device."""
@@ -121,30 +121,10 @@ class Execution:
 def _small(problem: Problem, rows: int) -> bool:
     """Whether what a step touches, its rows and the parameters a few times, fits into a core's own cache."""
     row = sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(problem.data.fields))
-    return rows * row + 4 * _size(problem.params_shape) <= CACHE_BYTES
+    return rows * row + 4 * size_of(problem.params_shape) <= CACHE_BYTES
 
 
 def _kept_busy(problem: Problem, jobs: int) -> int:
     """How many lanes have work for at least twice as long as the largest client takes: little of it is in a tail."""
     sizes = np.asarray(problem.data.sizes)
     return int(jobs * sizes.mean() / sizes.max() / 2)
-
-
-def _size(tree: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def lane_bytes(problem: Problem, rows: int) -> int:
-    """About what a lane holds: the parameters a few times, and what a gradient on `rows` rows keeps, twice.
-
-    >>> example = fa.examples.linear_regression(num_clients=2, rows_per_client=10, dimension=100)
-    >>> lane_bytes(example.problem, 5) - 4 * 100 * COPIES >= 2 * 4 * 5 * 100  # the batch itself is kept
-    True
-    """
-
-    def kept(params: Any, positions: Any) -> Any:
-        batch = problem.data.take(positions)
-        return jax.vjp(lambda params: problem.loss(params, batch), params)[1]
-
-    activations = jax.eval_shape(kept, problem.params_shape, jax.ShapeDtypeStruct((rows,), jnp.int32))
-    return COPIES * _size(problem.params_shape) + 2 * _size(activations)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from ..algorithms.base import Algorithm
-from ..core import checks
+from ..core import checks, trees
 from ..engine.execution import Execution
+from ..engine.memory import shared_bytes, size_of
 from ..engine.population.rows import row_bytes
 from ..problems.problem import Problem
 from .simulation import Simulation
@@ -22,13 +22,13 @@ PLACEMENTS = {"home": "at home (placement='home')", "dealt": "dealt (placement='
 class Estimate:
     """Bytes by where they are, and the work of a round.
 
-    The lanes' part counts their parameters, optimizer states and accumulators; what a gradient needs besides
-    (activations) is the model's own and not counted.
+    By shapes, so rather too much: XLA shares some of the buffers. Nothing grows with the cohort but the rows that
+    travel where the population is not on the device, up to a block.
     """
 
     device_data: int  # the clients' and the evaluation data, on each device
-    device_state: int  # the clients' rows on devices: all of them, or the cohort's
-    device_lanes: int  # of all lanes: a solve's carry, and the cohort's results
+    device_state: int  # the clients' rows on a device: all of them or its part, else a block of the cohort's
+    device_lanes: int  # of a device's lanes, and the sum of messages
     host_state: int  # with population="host", once every client was selected
     disk: int  # likewise with population="disk"; up to three times as much between checkpoints
     most_gradients: int  # per-example gradients of a round if every solve does its maximum, looks included, a line
@@ -63,9 +63,7 @@ def estimate(
     shapes, cohort = sim.shapes(), sim.cohorts.size
     population, clients = sim.execution.population, problem.data.num_clients
     row, devices = row_bytes(shapes.clients), sim.resolved()["devices"]
-    params = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.params))
-    optimizer = jax.eval_shape(algorithm.local.init, shapes.params)
-    carry = 3 * params + sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(optimizer))
+    message = sim.floats[1] * trees.scalar_dtype(shapes.params).itemsize
     split = devices if clients % devices == 0 else 1
     sizes = np.sort(np.asarray(problem.data.sizes, np.int64))[-cohort:]
     full, criterion = algorithm.local.full_gradient, algorithm.criterion
@@ -73,9 +71,9 @@ def estimate(
     reference = looks or (full and criterion.reference == "client")
     epochs = int(np.max(np.asarray(algorithm.local.max_epochs)))
     return Estimate(
-        device_data=sum(leaf.nbytes for leaf in jax.tree.leaves((problem.data, problem.eval_data))),
-        device_state=row * clients // split if population == "device" else row * cohort,
-        device_lanes=sim.width * devices * carry + 2 * cohort * params,
+        device_data=size_of(problem.data) // (devices if sim.placement == "home" else 1) + size_of(problem.eval_data),
+        device_state=row * clients // split if population == "device" else row * min(cohort, sim.layout.share),
+        device_lanes=sim.width * sim.lane_bytes() + shared_bytes(problem, message),
         host_state=row * clients if population == "host" else 0,
         disk=(row + 4) * clients if population == "disk" and row else 0,
         most_gradients=int(sizes.sum()) * (epochs * (1 + looks) + reference),

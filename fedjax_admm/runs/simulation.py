@@ -18,6 +18,7 @@ from ..core.vocabulary import Solves, State
 from ..engine import placement, processes
 from ..engine.devices import on_one_device
 from ..engine.execution import Execution
+from ..engine.memory import lane_bytes, size_of
 from ..engine.population import Population, StoredClients, init_state, make_population
 from ..engine.population.rows import row_bytes
 from ..engine.rounds import Layout, RoundInfo, Setup
@@ -110,7 +111,7 @@ class Simulation:
         self.execution, self._folder = execution, folder
         self._made_population: Population | None = None
         self.mesh = execution.devices(self.cohorts.size)
-        self.width = execution.width(self.cohorts.size, self.devices, self.problem, self.rows_per_trip)
+        self.width = execution.width(self.cohorts.size, self.devices, self.problem, self.rows_per_trip, self.lane_bytes)
         self.placement = None
         if execution.population == "device":
             keeps_rows = row_bytes(self.shapes().clients) > 0
@@ -121,6 +122,13 @@ class Simulation:
     def devices(self) -> int:
         """How many share the cohort."""
         return 1 if self.mesh is None else self.mesh.size
+
+    def lane_bytes(self) -> int:
+        """About what a lane holds."""
+        shapes = self.shapes()
+        optimizer = size_of(jax.eval_shape(self.algorithm.local.init, shapes.params))
+        message = self.floats[1] * trees.scalar_dtype(shapes.params).itemsize
+        return lane_bytes(self.problem, self.rows_per_trip, row_bytes(shapes.clients), optimizer, message)
 
     @property
     def layout(self) -> Layout:

@@ -185,7 +185,7 @@ class _Sweep:
         jobs = len(sims) * first.cohorts.size
         self._mesh = first.execution.devices(jobs)
         devices = 1 if self._mesh is None else self._mesh.size
-        width = first.execution.width(jobs, devices, first.problem, first.rows_per_trip)
+        width = first.execution.width(jobs, devices, first.problem, first.rows_per_trip, first.lane_bytes)
         share = placement.share_of_block(jobs, devices, width, row_bytes(first.shapes().clients))
         self._layout = Layout(width, first.rows_per_trip, devices, share, sum(first.floats))
         for sim in sims:
