@@ -43,7 +43,11 @@ class Algorithm(Protocol):
         ...
 
     def start(self, params: Any, client: Client) -> dict[str, Any]:
-        """What a client keeps before it was ever selected, by names; {} keeps nothing."""
+        """What a client keeps before it was ever selected, by names; {} keeps nothing.
+
+        A number called `penalties` is taken for the client's penalty: the records of solves have it after the round,
+        and the history the mean over all clients. Names of a state's own fields, and `exchange`, are refused.
+        """
         ...
 
     def broadcast(self, params: Any, server: Any, round: Round) -> Any:

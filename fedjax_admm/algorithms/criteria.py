@@ -62,7 +62,7 @@ MEMBERS = ("tolerance", "sigma", "residual", "reference", "floor")
 
 
 class Criterion(Protocol):
-    """What the engine asks of a criterion."""
+    """What the engine asks of a criterion; `needs_noise = True` besides, if it looks at `progress.residual_noise`."""
 
     @property
     def residual(self) -> str | None: ...
@@ -161,6 +161,8 @@ def checked(criterion: Criterion | None, *, unless_kept: str | None = None) -> C
     found = checks.part("criterion", given, MEMBERS, "fa.criteria")
     for name, words in (("residual", RESIDUALS), ("reference", REFERENCES)):
         checks.choice(f"{type(found).__name__}.{name}", getattr(found, name), (None, *words))
+    if not isinstance(getattr(found, "needs_noise", False), bool):
+        raise ValueError(f"{type(found).__name__}.needs_noise must be True or False, got {found.needs_noise!r}")  # pyright: ignore[reportAttributeAccessIssue]
     if unless_kept is not None and found.reference == "client":
         raise ValueError(f"reference='client' needs clients that keep their former parameters: use {unless_kept}")
     return found

@@ -73,7 +73,7 @@ class Execution:
         }
 
     def width(self, cohort: int, devices: int, problem: Problem, rows: int, lane: Callable[[], int]) -> int:
-        """The number of lanes of each device for a cohort of this size, gradients on so many rows and such lanes' bytes.
+        """The number of lanes of each device for a cohort of this size, gradients on so many rows and such lanes.
 
         On a CPU as many as the device has cores: a lane alone leaves cores idle where an operation is too small to be
         split or the memory waits, and more lanes wait for each other. Four times as many where a step is so small that

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from ..core.errors import is_shared, share
 from .devices import be_patient
 
 HEARTBEAT_SECONDS = 40  # after which a silent process counts as dead: the others are to end within a minute
@@ -118,15 +119,14 @@ def _fetched(leaf: jax.Array) -> np.ndarray:
 
 @contextlib.contextmanager
 def together(run_dir: Any) -> Iterator[None]:
-    """A run of several processes: one that has an error alone (which is not `shared`) will not wait for the others.
+    """A run of several processes: one that has an error alone (`core.errors`) will not wait for the others.
 
     An orderly end would wait for them, while they wait for this one in the run.
     """
     try:
         yield
     except BaseException as error:
-        shared = getattr(error, "shared", False) or getattr(error.__cause__, "shared", False)
-        if several() and not shared:
+        if several() and not is_shared(error):
             atexit.register(_leave)
             if tells_of_a_loss(error):
                 raise LostProcessError(_lost(error, run_dir)) from error
@@ -140,7 +140,7 @@ def before_the_others() -> Iterator[None]:
         yield
     except BaseException as error:
         greatest(True)
-        error.shared = True  # pyright: ignore[reportAttributeAccessIssue]
+        share(error)
         raise
     greatest(False)
 
@@ -148,9 +148,7 @@ def before_the_others() -> Iterator[None]:
 def after_the_first() -> None:
     """Waits until process 0 has left `before_the_others`."""
     if greatest(False)[0]:
-        error = ValueError("process 0 could not begin the run: see what it says")
-        error.shared = True  # pyright: ignore[reportAttributeAccessIssue]
-        raise error
+        raise share(ValueError("process 0 could not begin the run: see what it says"))
 
 
 def tells_of_a_loss(error: BaseException) -> bool:

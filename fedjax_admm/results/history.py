@@ -11,6 +11,7 @@ import numpy as np
 
 from ..core import checks
 from ..core.columns import COLUMNS, Kind, documentation, look_up
+from ..core.errors import SharedError
 from ..core.notebook import html
 from ..core.vocabulary import Solves, State
 
@@ -157,7 +158,7 @@ class Result(RunRecord):
     state: State  # all that the run carried: client_params, duals, penalties where kept
 
 
-class DivergenceError(RuntimeError):
+class DivergenceError(RuntimeError, SharedError):
     """A run produced something that is not finite.
 
     round: in which round, 0 before any training; quantity: what; history: up to the round before.
@@ -169,7 +170,6 @@ class DivergenceError(RuntimeError):
     round: int
     quantity: str
     history: History
-    shared = True  # by all processes of a run
 
     def __init__(self, round: int, quantity: str, history: History) -> None:
         self.round, self.quantity, self.history = round, quantity, history

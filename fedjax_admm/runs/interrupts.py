@@ -13,8 +13,10 @@ from typing import Any
 
 import jax
 
+from ..core.errors import SharedError
 
-class Interrupted(KeyboardInterrupt):
+
+class Interrupted(KeyboardInterrupt, SharedError):
     """A run was asked to stop, and ended after a round.
 
     round: rounds done; run_dir: where everything up to it is, None if the run was not kept on disk; result: what
@@ -29,7 +31,6 @@ class Interrupted(KeyboardInterrupt):
     round: int
     run_dir: str | None
     result: Any
-    shared = True  # by all processes of a run
 
     def __init__(self, round: int, run_dir: str | None, result: Any = None) -> None:
         self.round, self.run_dir, self.result = round, run_dir, result
