@@ -141,3 +141,18 @@ def test_on_one_device_there_is_nothing_to_choose():
         problem, *_ = least_squares([3] * 6)
         assert fa.Simulation(problem, INSA, execution=fa.Execution(mesh=1)).resolved()["placement"] is None
     """)
+
+
+def test_device_efficiency_is_the_mean_over_the_most():
+    """Two clients of one size: on one home of four, on two homes; dealt, each has its own device."""
+    in_a_process("""
+        problem, *_ = least_squares([8] * 8)
+        def efficiency(cohort, placement):
+            execution = fa.Execution(mesh=4, placement=placement)
+            return fa.simulate(problem, fa.fedavg(LOCAL), 1, participation=[cohort], execution=execution,
+                               progress=False).history["device_efficiency"][1]
+        assert efficiency([0, 1], "home") == 1 / 4
+        assert efficiency([0, 7], "home") == 2 / 4
+        assert efficiency([0, 1], "dealt") == 2 / 4
+        assert efficiency([0, 2, 4, 6], "home") == 1
+    """)

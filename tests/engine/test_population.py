@@ -9,6 +9,7 @@ from federations import least_squares
 from test_runs import Crash, crash_in, newest
 
 import fedjax_admm as fa
+from fedjax_admm.engine import placement
 from fedjax_admm.engine.population import stored
 from fedjax_admm.engine.population.rows import FileBytes, HostBytes, LazyLeaf, StoredClients
 from fedjax_admm.storage import checkpoints
@@ -28,8 +29,8 @@ def problem():
 def run(kind, algorithm=ALGORITHMS["insa"], run_dir=None, **options):
     # Six of ten: most clients are in two rounds in a row.
     settings = dict(rounds=14, participation=6, evaluate_every=3, checkpoint_seconds=0, progress=False)
-    execution = fa.Execution(population=kind)
-    return fa.simulate(problem(), algorithm, run_dir=run_dir, execution=execution, **settings | options)
+    settings["execution"] = fa.Execution(population=kind)
+    return fa.simulate(problem(), algorithm, run_dir=run_dir, **settings | options)
 
 
 def assert_identical(one, other):
@@ -239,3 +240,17 @@ def test_one_of_a_kind_is_not_many():
     execution = fa.Execution(lanes=1, mesh=1)
     text = repr(fa.estimate(problem(), ALGORITHMS["insa"], participation=2, execution=execution))
     assert text.endswith("1 lane on 1 device")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cohort_in_several_blocks(kind, algorithm, monkeypatch):
+    """Two clients at a time, and one in the last block: the same epochs, and parameters but for rounding."""
+    whole = run("device", algorithm, participation=7, execution=fa.Execution(lanes=2))
+    monkeypatch.setattr(placement, "BLOCK_BYTES", 0)  # as few clients as there are lanes
+    blocks = run(kind, algorithm, participation=7, execution=fa.Execution(lanes=2, population=kind))
+    np.testing.assert_array_equal(blocks.epochs, whole.epochs)
+    np.testing.assert_allclose(blocks.params, whole.params, rtol=1e-9)
+    for field in whole.state.clients:
+        one, other = (np.asarray(result.state.clients[field]) for result in (blocks, whole))
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
