@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -133,6 +134,15 @@ def test_imports_keep_to_the_order():
         if breaks_the_order(edge) and (edge.importer, edge.function) not in PLOTS
     }
     assert broken == set(), "these modules may not import those"
+
+
+def test_the_documents_table_is_this_one():
+    """docs/architecture.md tells every folder, in the same order, with what it may import."""
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \| [^|]+ \| ([\w, ]+) \|$", text, re.MULTILINE)
+    assert rows == [(folder, others.replace(" ", ", ") or "nothing") for folder, others in MAY_IMPORT.items()]
+    narrow = re.findall(r"^\| `(\w+)/` \| `(\w+)/` \| (.*) \|$", text, re.MULTILINE)
+    assert {(a, b): set(re.findall(r"`(\w+)`", only)) for a, b, only in narrow} == CONTRACTS
 
 
 def test_no_allowance_is_idle():
