@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +106,7 @@ def test_links_lead_somewhere():
 
 
 def test_former_methods_are_told_a_heading_that_is_there():
-    former = type("Former", (), {"subproblems": None, "update": None})()
+    former: Any = type("Former", (), {"subproblems": None, "update": None})()
     with pytest.raises(ValueError) as refused:
         fa.Simulation(least_squares([2, 2])[0], former)
     (heading,) = re.findall(r'README, "(.*?)"', str(refused.value))
@@ -117,7 +118,7 @@ def test_the_changelogs_method_before_is_refused_and_after_is_fedavg():
     before, after = re.findall(r"(?:FedAvg before|and after):\n\n((?:(?:    .*)?\n)+)", text)
     header = "@fa.record\nclass Mine:\n    local: Any\n    criterion: Any = fa.criteria.run_to_maximum()\n\n"
     local, problem = fa.LocalSolver(0.05, batch_size=4, max_epochs=2), least_squares([6, 11, 3])[0]
-    names = {"Any": object, "fa": fa, "jax": jax, "jnp": jnp}
+    names: dict[str, Any] = {"Any": Any, "fa": fa, "jax": jax, "jnp": jnp}
     exec(header + before, names)
     with pytest.raises(ValueError, match=r"Mine is written for version 0\.1"):
         fa.Simulation(problem, names["Mine"](local))
