@@ -16,8 +16,10 @@ sys.path[:0] = FOLDERS
 os.environ["PYTHONPATH"] = os.pathsep.join([*FOLDERS, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 jax.config.update("jax_enable_x64", True)
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # of processes that tests start; of this one see `programs`
-if jax.__version_info__[:2] == (0, 10):  # another version may not know these flags, and would end
+# Users run with XLA's usual optimisations, and so do the tests if the environment has this as 0. It is what processes
+# that tests start read; of this one see `programs`.
+COMPILED_FAST = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") != "0"
+if COMPILED_FAST and jax.__version_info__[:2] == (0, 10):  # another version may not know these flags, and would end
     # Together they halve what is left of the compiling.
     os.environ["XLA_FLAGS"] = " ".join(
         [
@@ -29,13 +31,15 @@ if jax.__version_info__[:2] == (0, 10):  # another version may not know these fl
 
 @pytest.fixture(autouse=True, scope="module")
 def programs(request: pytest.FixtureRequest):
-    """Programs are compiled fast rather than to be fast, unless a module says OPTIMIZED = True, and then forgotten.
+    """Programs are compiled fast rather than to be fast, and then forgotten.
+
+    They are compiled as users' are where the environment says so, or a module OPTIMIZED = True.
 
     Most tests compile longer than they compute. Compiled programs take memory maps, of which a process may have some
     ten thousand; without forgetting them, XLA crashes.
     """
     module = getattr(request.node, "obj", None)
-    jax.config.update("jax_disable_most_optimizations", not getattr(module, "OPTIMIZED", False))
+    jax.config.update("jax_disable_most_optimizations", COMPILED_FAST and not getattr(module, "OPTIMIZED", False))
     yield
     jax.clear_caches()
 

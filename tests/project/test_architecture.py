@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -27,11 +28,11 @@ MAY_IMPORT = {
     "show": "core data results storage",
     "cli": "core data models problems algorithms exchange engine results storage examples runs show",
 }
-# Of these folders only the modules that say what a method is, none that is one.
+# Of these folders only the modules that say what a method or a stage is, none that is one.
 CONTRACTS = {
-    ("exchange", "algorithms"): {"base", "contract"},
-    ("engine", "algorithms"): {"base", "contract", "criteria", "local_solver"},
-    ("engine", "exchange"): {"conditions"},
+    ("exchange", "algorithms"): {"contract"},
+    ("engine", "algorithms"): {"base", "criteria", "local_solver"},
+    ("engine", "exchange"): {"stage"},
 }
 WITHOUT_JAX = {"results", "show", "cli"}
 # Two that may import the package when they are called: a run and a comparison draw themselves.
@@ -135,6 +136,22 @@ def test_imports_keep_to_the_order():
     assert broken == set(), "these modules may not import those"
 
 
+def test_the_documents_table_is_this_one():
+    """docs/architecture.md tells every folder, in the same order, with what it may import."""
+    text = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)/` \| [^|]+ \| ([\w, ]+) \|$", text, re.MULTILINE)
+    assert rows == [(folder, others.replace(" ", ", ") or "nothing") for folder, others in MAY_IMPORT.items()]
+    narrow = re.findall(r"^\| `(\w+)/` \| `(\w+)/` \| (.*) \|$", text, re.MULTILINE)
+    assert {(a, b): set(re.findall(r"`(\w+)`", only)) for a, b, only in narrow} == CONTRACTS
+
+
+def test_no_allowance_is_idle():
+    """What nobody imports need not be allowed."""
+    for (importer, imported), allowed in CONTRACTS.items():
+        used = {edge.imported.split(".")[1] for edge in EDGES if edge.inside and edge.folders == (importer, imported)}
+        assert used == allowed, (importer, imported)
+
+
 def test_the_package_is_imported_at_the_top_of_modules():
     late = {(edge.importer, edge.function) for edge in EDGES if edge.inside and edge.function}
     assert late == PLOTS | {START}
@@ -157,6 +174,9 @@ def test_what_only_shows_needs_no_jax():
         ("engine.rounds", "from ..algorithms import scaffold"),
         ("engine.rounds", "from ..algorithms import fedavg"),
         ("engine.rounds", "from .. import algorithms"),
+        ("engine.rounds", "from ..exchange.faults import Faults"),
+        ("exchange.stage", "from ..algorithms.admm import FedADMM"),
+        ("exchange.stage", "from ..engine.rounds import Setup"),
         ("show.report", "from ...runs.compare import compare"),
     ],
 )
