@@ -148,13 +148,15 @@ def fedadmm(
         z_hat = sum_i alpha_i (beta_i u_i+ - lambda_i+) / sum_i alpha_i beta_i,    over all clients,
         z^{k+1} = (z_hat + delta z^k) / (1 + delta).
 
-    penalty: beta_i^0 above 0, a number or one per client [clients].
-    delta: the server's memory, at least 0.
-    criterion: by default every solve does its maximum of epochs.
-    penalty_rule: how beta_i changes after a solve; by default not at all.
-    unselected_penalty: with which penalty the server counts a client that it did not select: its "current" one
-        (Algorithm 3 read literally; needs u and lambda apart, so 2 n + 1 floats up) or the one last "sent"
-        (n + 1 floats up). By default "sent" without a penalty rule, where they are the same, else "current".
+    Args:
+        local: How a client solves its subproblem.
+        penalty: beta_i^0 above 0, a number or one per client [clients].
+        delta: The server's memory, at least 0.
+        criterion: When a local solve may stop early; by default it does its maximum of epochs.
+        penalty_rule: How beta_i changes after a solve; by default not at all.
+        unselected_penalty: With which penalty the server counts a client that it did not select: its "current" one
+            (Algorithm 3 read literally; needs u and lambda apart, so 2 n + 1 floats up) or the one last "sent"
+            (n + 1 floats up). By default "sent" without a penalty rule, where they are the same, else "current".
 
     >>> fedadmm(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).delta
     0.0
@@ -184,13 +186,15 @@ def fedadmm_in(
 ) -> FedADMM:
     """FedADMM-In (Algorithm 2): FedADMM whose local solves end at the inexactness criterion (3.7).
 
-    penalty: beta_i above 0, a number or one per client [clients].
-    c: the modulus of strong convexity c_i of the clients' losses, a number or one per client [clients].
-    delta: the server's memory, at least 0.
-    reference: the right-hand side is the residual at "server", z^k, or at "client", u_i^k.
-    residual: how it is obtained: "exact", "epoch_mean" or "verified" (see `criteria`).
-    sigma_factor: sigma is this share of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.
-    criterion: another criterion instead; c, reference, residual and sigma_factor are then not used.
+    Args:
+        local: How a client solves its subproblem.
+        penalty: beta_i above 0, a number or one per client [clients].
+        c: The modulus of strong convexity c_i of the clients' losses, a number or one per client [clients].
+        delta: The server's memory, at least 0.
+        reference: The criterion compares with the residual at "server", z^k, or at "client", u_i^k.
+        residual: How the residual is obtained: "exact", "epoch_mean" or "verified" (see `criteria`).
+        sigma_factor: Sigma is this share of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.
+        criterion: Another criterion instead; c, reference, residual and sigma_factor are then not used.
 
     >>> fedadmm_in(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0, reference="client").criterion.c
     0.01
@@ -217,10 +221,11 @@ def fedadmm_insa(
 
     The criterion's sigma follows each client's current penalty.
 
-    mu: the penalty changes if gap and penalty * movement differ by more than this factor, above 1.
-    tau: the factor by which it changes, above 1.
-    unselected_penalty: the server counts a client that it did not select with its "current" penalty or with the
-        one last "sent".
+    Args:
+        mu: The penalty changes if gap and penalty * movement differ by more than this factor, above 1.
+        tau: The factor by which the penalty changes, above 1.
+        unselected_penalty: The server counts a client that it did not select with its "current" penalty or with the
+            one last "sent".
 
     The other arguments are `fedadmm_in`'s.
 

@@ -76,11 +76,14 @@ def fedavg(
 ) -> Averaging:
     """FedAvg: each selected client minimises its own loss from z^k, and the server averages.
 
-    average: "selected", z^{k+1} = sum alpha_i u_i / sum alpha_i over the selected clients, the usual one and
-        without memory for the others; or "all", z^{k+1} = sum alpha_i u_i over every client's last model,
-        selected or not, as in the paper's experiments.
-    criterion: when a local solve may stop early; by default it runs to `local.max_epochs`.
-    server: an optimizer that takes the averaged update as its step, `ServerStep(...)`; by default the update itself.
+    Args:
+        local: How a client minimises its loss.
+        average: "selected", z^{k+1} = sum alpha_i u_i / sum alpha_i over the selected clients, the usual one and
+            without memory for the others; or "all", z^{k+1} = sum alpha_i u_i over every client's last model,
+            selected or not, as in the paper's experiments.
+        criterion: When a local solve may stop early; by default it runs to `local.max_epochs`.
+        server: An optimizer that takes the averaged update as its step, `ServerStep(...)`; by default the update
+            itself.
 
     >>> fedavg(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5)).average
     'selected'
@@ -98,8 +101,12 @@ def fedprox(
 ) -> Averaging:
     """FedProx: FedAvg with penalty / 2 ||u - z^k||^2 added to each client's loss.
 
-    penalty: above 0, a number or one per client [clients]. FedProx's gamma-inexactness is
-    `criterion=criteria.relative_residual(sigma=gamma)`. The other arguments are `fedavg`'s.
+    FedProx's gamma-inexactness is `criterion=criteria.relative_residual(sigma=gamma)`.
+
+    Args:
+        penalty: Above 0, a number or one per client [clients].
+
+    The other arguments are `fedavg`'s.
 
     >>> fedprox(LocalSolver(learning_rate=0.1), penalty=0.5).penalty
     0.5

@@ -88,11 +88,13 @@ def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = No
     grad f_i(z) = 0: the minimiser of sum alpha_i f_i. `penalty = a / (m alpha)` is the paper's method with one a on
     the losses m alpha_i f_i. With all clients selected in every round it is `fedadmm` without memory.
 
-    penalty: a_i above 0, a number or one per client [clients]; the paper's alpha.
-    criterion: when a local solve may stop early; by default it runs to `local.max_epochs`.
-
     The clients' rows are `duals`, g_i [clients, ...], 0 at first. A selected client sends a_i (u_i+ - z^k), n floats,
     and a_i where clients have penalties of their own.
+
+    Args:
+        local: How a client solves its subproblem.
+        penalty: a_i above 0, a number or one per client [clients]; the paper's alpha.
+        criterion: When a local solve may stop early; by default it runs to `local.max_epochs`.
 
     >>> feddyn(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5), penalty=0.1).penalty
     0.1

@@ -23,14 +23,15 @@ LEAST_FILLED = 0.9
 class LocalSolver:
     """Gradient steps on the client's subproblem, by any optax optimizer, afresh in every solve.
 
-    learning_rate: a number, or one per client [clients].
-    batch_size: rows of a step. An epoch visits each row once, in an order that depends on (seed, round, client,
-        epoch) alone; the last batch has what is left. None: one step an epoch, with the full gradient.
-    max_epochs: a whole number, or one per client [clients].
-    optimizer: a factory, called with the learning rate: `optax.sgd`, `optax.adam`, `optax.lbfgs` or your own
-        function, defined once (a new lambda or `functools.partial` for each run compiles anew). A line search
-        evaluates the step's own objective: the batch's, or all rows' with a full gradient. Each evaluation
-        counts as a gradient of those rows.
+    Attributes:
+        learning_rate: A number, or one per client [clients].
+        batch_size: Rows of a step. An epoch visits each row once, in an order that depends on (seed, round, client,
+            epoch) alone; the last batch has what is left. None: one step an epoch, with the full gradient.
+        max_epochs: A whole number, or one per client [clients].
+        optimizer: A factory, called with the learning rate: `optax.sgd`, `optax.adam`, `optax.lbfgs` or your own
+            function, defined once (a new lambda or `functools.partial` for each run compiles anew). A line search
+            evaluates the step's own objective: the batch's, or all rows' with a full gradient. Each evaluation
+            counts as a gradient of those rows.
 
     >>> LocalSolver(learning_rate=0.01, batch_size=50, max_epochs=20).max_epochs
     20

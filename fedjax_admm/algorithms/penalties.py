@@ -120,18 +120,18 @@ def residual_balancing(
     column `penalties_at_bound` tells of it; with `judge_idle=False` it does not happen.
 
     Args:
-        mu: the penalty changes if gap and penalty * movement differ by more than this factor, above 1.
-        tau: the factor by which it changes, above 1.
-        bounds: the lowest and the highest penalty, each above 0, a number or one per client [clients]. A penalty that
+        mu: The penalty changes if gap and penalty * movement differ by more than this factor, above 1.
+        tau: The factor by which the penalty changes, above 1.
+        bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients]. A penalty that
             would leave them, or was outside from the start, is the nearer one after its next solve. The default is so
             wide that no sound run meets it.
-        judge_idle: whether solves that did no epoch change the penalty, as (3.15) says; otherwise it stays.
+        judge_idle: Whether solves that did no epoch change the penalty, as (3.15) says; otherwise it stays.
 
     Returns:
         The rule, for `fedadmm(penalty_rule=...)`.
 
     Raises:
-        ValueError: if an argument is not as said here.
+        ValueError: If an argument is not as said here.
 
     >>> rule = residual_balancing(mu=5, tau=2)
     >>> float(rule(jnp.float32(1.0), jnp.float32(10.0), jnp.float32(1.0)))
@@ -169,10 +169,10 @@ def adapt(rule: Any, penalty: Array, seen: Evidence, memory: dict[str, Any]) -> 
     """One client's penalty after its solve.
 
     Args:
-        rule: how a penalty changes, with its numbers of this client.
+        rule: How a penalty changes, with its numbers of this client.
         penalty: beta_i of the solve.
-        seen: what is known of the solve.
-        memory: what the rule remembers of this client.
+        seen: What is known of the solve.
+        memory: What the rule remembers of this client.
 
     Returns:
         (penalty, memory): the rule's, the penalty within its bounds; the former ones where nothing was measured or the

@@ -80,15 +80,16 @@ def scaffold(
     all clients, so at a fixed point (u_i+ = z, c = 0, c_i = grad f_i(z)) sum alpha_i grad f_i(z) = 0: the minimiser
     of sum alpha_i f_i. All c_i are 0 at first.
 
-    local: with `optax.sgd`, since for any other optimizer (z - u+) / (K_i eta_i) is not a mean of gradients. K_i is
-        the number of steps done, max_epochs * ceil(N_i / batch_size) if nothing stops the solve.
-    server_learning_rate: eta_g, above 0; by default 1.
-    criterion: when a local solve may stop early; by default it runs to `local.max_epochs`. A client that did no
-        step keeps its c_i.
-    server: an optimizer that takes the averaged update as its step, `ServerStep(...)`, in place of eta_g.
-
     The clients' rows are `controls`, c_i [clients, ...]. A selected client receives z and c and sends both
     differences, 2 n floats each way, as in the paper.
+
+    Args:
+        local: With `optax.sgd`, since for any other optimizer (z - u+) / (K_i eta_i) is not a mean of gradients. K_i is
+            the number of steps done, max_epochs * ceil(N_i / batch_size) if nothing stops the solve.
+        server_learning_rate: eta_g, above 0; by default 1.
+        criterion: When a local solve may stop early; by default it runs to `local.max_epochs`. A client that did no
+            step keeps its c_i.
+        server: An optimizer that takes the averaged update as its step, `ServerStep(...)`, in place of eta_g.
 
     >>> scaffold(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5)).server.learning_rate
     1.0

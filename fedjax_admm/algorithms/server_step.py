@@ -19,10 +19,10 @@ class ServerStep:
     The update is the negative of a gradient: with `optax.sgd` and a learning rate of 1, the default, the server's new
     parameters are the old ones plus the update. The optimizer's state is a part of the run's state.
 
-    Args:
-        optimizer: a factory, called with the learning rate: `optax.sgd`, `optax.adam` or your own function, defined
+    Attributes:
+        optimizer: A factory, called with the learning rate: `optax.sgd`, `optax.adam` or your own function, defined
             once.
-        learning_rate: above 0.
+        learning_rate: Above 0.
 
     >>> ServerStep(optimizer=optax.adam, learning_rate=0.1).learning_rate
     0.1

@@ -116,7 +116,7 @@ _MANY = (
     ),
 )
 _SIMULATE = {"problem": None, "algorithm": None, "rounds": None, "participation": None, "initial_params": None,
-             "on_round": None, "execution": None, "faults": None, "client_time": None,
+             "on_round": None, "execution": None, "faults": None, "client_time": None, "exchange": None,
              "label": None, "run_dir": "out"}  # fmt: skip
 _RUN = Flags([simulate], "Run", renamed=_SIMULATE)
 _RUNS = Flags([simulate], "Run", renamed=_SIMULATE | {"seed": None})
@@ -126,7 +126,7 @@ _TIME = Flags([ClientTime], "Client time", own_defaults=False)
 _METHOD = Flags(
     [getattr(algorithms, name) for name in reversed(algorithms.__all__)],
     "Algorithm (default: the paper's)",
-    renamed={"local": None, "penalty": None, "criterion": None, "penalty_rule": None},
+    renamed=dict.fromkeys(("local", "penalty", "criterion", "penalty_rule", "server")),
     own_defaults=False,
 )
 
@@ -284,7 +284,7 @@ Directory = Annotated[str, typer.Argument(metavar="DIR", help="What --out was.")
 @_heard
 def _resume(
     directory: Directory,
-    progress: bool = True,
+    progress: Annotated[bool, typer.Option(help="Show a bar, or a line every few seconds.")] = True,
     trust: Annotated[
         list[str] | None,
         typer.Option(
@@ -395,7 +395,7 @@ def _main(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit code: 0 done, 2 bad input, 1 failed."""
+    """Runs the command; see `fedjax_admm.cli.main`."""
     with contextlib.suppress(RuntimeError):  # called from Python after JAX has started
         use_cpu_devices()
         environment.keep_programs(cache.folder() / "xla")

@@ -23,12 +23,23 @@ def number(
     per_client: bool = False,
     per_round: bool = False,
 ) -> Any:
-    """A finite float within its bounds; with `per_client` also one value per client, [clients].
+    """Checks that an argument is finite and within its bounds.
 
-    With `per_round` also one per round and client, [rounds, clients].
+    Args:
+        name: The argument's name, for messages.
+        value: Its value. A traced one passes as it is: its bounds are unknown until it has one.
+        above: What it must be above.
+        at_least: The least that it may be.
+        below: What it must be below.
+        at_most: The most that it may be.
+        per_client: Whether it may also be one number per client, [clients].
+        per_round: Whether it may also be one per round and client, [rounds, clients].
 
-    Returns a Python float or a float64 NumPy array, so that a penalty of 1 and one of 1.0 are the same leaf
-    to `jax.jit`. A traced value passes as it is: its bounds are unknown until it has one.
+    Returns:
+        A Python float or a float64 NumPy array, so that a penalty of 1 and one of 1.0 are the same leaf to `jax.jit`.
+
+    Raises:
+        ValueError: It is not as said.
 
     >>> number("penalty", 1, above=0)
     1.0

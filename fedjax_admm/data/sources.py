@@ -48,9 +48,8 @@ class DatasetNotFoundError(FileNotFoundError):
 class ImageSet:
     """A data set of equally large images with one label each.
 
-    Example:
-      >>> load("mnist_mini")
-      ImageSet('mnist_mini', train=5000, test=1000, image=(28, 28, 1), num_classes=10)
+    >>> load("mnist_mini")
+    ImageSet('mnist_mini', train=5000, test=1000, image=(28, 28, 1), num_classes=10)
     """
 
     name: str
@@ -72,22 +71,21 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
     are "train" and "test"; where there is no "test", "validation" takes its place.
 
     Args:
-      name: "mnist_mini" for the embedded set (`data_dir` is then not used), or TFDS's name of a data set
-        that was prepared as array_record: "mnist", "emnist/balanced" (a configuration), "mnist:3.0.1" (a
-        version; else the newest on disk).
-      data_dir: the folder that holds the data sets. Default: `TFDS_DATA_DIR`, else `~/tensorflow_datasets`.
+        name: "mnist_mini" for the embedded set (`data_dir` is then not used), or TFDS's name of a data set
+            that was prepared as array_record: "mnist", "emnist/balanced" (a configuration), "mnist:3.0.1" (a
+            version; else the newest on disk).
+        data_dir: The folder that holds the data sets. Default: `TFDS_DATA_DIR`, else `~/tensorflow_datasets`.
 
     Returns:
-      The images as uint8 [N, height, width, channels] and the labels as int32 [N].
+        The images as uint8 [N, height, width, channels] and the labels as int32 [N].
 
     Raises:
-      DatasetNotFoundError: it is not there.
-      DamagedFileError: one of its files is damaged (a damaged cache file is a warning, and made anew).
-      ValueError: it is not image classification with images of one size, or not in a form that can be read.
+        DatasetNotFoundError: It is not there.
+        DamagedFileError: One of its files is damaged (a damaged cache file is a warning, and made anew).
+        ValueError: It is not image classification with images of one size, or not in a form that can be read.
 
-    Example:
-      >>> load("mnist_mini").train_images.shape
-      (5000, 28, 28, 1)
+    >>> load("mnist_mini").train_images.shape
+    (5000, 28, 28, 1)
     """
     if name == EMBEDDED:
         arrays = cache.read_arrays(_EMBEDDED_FILE, _FIELDS)
@@ -99,11 +97,16 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
 
 
 def available(data_dir: str | os.PathLike[str] | None = None) -> list[str]:
-    """Returns the names of the data sets on disk (of whatever kind), and "mnist_mini", which always is.
+    """Lists the data sets on disk, of whatever kind.
 
-    Example:
-      >>> available("an/empty/folder")
-      ['mnist_mini']
+    Args:
+        data_dir: The folder that holds them; see `load`.
+
+    Returns:
+        Their names, and "mnist_mini", which always is.
+
+    >>> available("an/empty/folder")
+    ['mnist_mini']
     """
     names = [EMBEDDED]
     for folder in _subfolders(_root(data_dir)):
@@ -117,8 +120,12 @@ def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
 
     Needs the network and TensorFlow (`pip install 'fedjax_admm[tfds-download]'`); `load` needs neither.
 
+    Args:
+        name: TFDS's name of the data set.
+        data_dir: The folder for it; see `load`.
+
     Returns:
-      The folder of the prepared data set.
+        The folder of the prepared data set.
     """
     base, *_ = _parse(name)
     if base == EMBEDDED:

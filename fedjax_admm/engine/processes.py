@@ -39,13 +39,25 @@ def initialize_distributed(
     process_id: int | None = None,
     **options: Any,
 ) -> int:
-    """Joins this process to the others of a run, by `jax.distributed.initialize`; returns its number, from 0.
+    """Joins this process to the others of a run, by `jax.distributed.initialize`.
 
-    Under SLURM, Open MPI, Kubernetes and on TPU pods no argument is needed. Elsewhere: `coordinator_address`, a host
-    and a free port of process 0, as "10.0.0.1:1234", the number of processes, and which of them this is. `options`
-    are those of `jax.distributed.initialize`. Call it before anything is computed with JAX, then run the same script
-    in every process, with a `run_dir` that all of them see. When a process dies, the others end as well, and the run
-    can be resumed, with as many processes or another number.
+    Under SLURM, Open MPI, Kubernetes and on TPU pods no argument is needed. Call it before anything is computed with
+    JAX, then run the same script in every process, with a `run_dir` that all of them see. When a process dies, the
+    others end as well, and the run can be resumed, with as many processes or another number.
+
+    Args:
+        coordinator_address: A host and a free port of process 0, as "10.0.0.1:1234".
+        num_processes: How many processes there are.
+        process_id: Which of them this is, from 0.
+        options: Others of `jax.distributed.initialize`.
+
+    Returns:
+        The number of this process, from 0.
+
+    Raises:
+        LostProcessError: The processes did not find each other.
+        RuntimeError: JAX has started already.
+        ValueError: There is no cluster around it, and an argument is missing.
 
     >>> fa.initialize_distributed("127.0.0.1:1234", num_processes=2, process_id=1)  # doctest: +SKIP
     1

@@ -48,15 +48,16 @@ def linear_regression(
     The problem comes with its exact optimum, so that the history has `excess_loss`, F(z) - F*. It is solved for
     by conjugate gradients once and kept in the cache folder.
 
-    num_clients: how many clients there are.
-    rows_per_client: rows of each client.
-    dimension: numbers of a row, and parameters.
-    data_seed: from which the rows are drawn.
-    learning_rate: of the local solver's gradient steps.
-    batch_size: rows of a step; None is the full gradient.
-    max_epochs: passes over its rows that a client may do in a round.
-    rounds: how many.
-    participation: the share of the clients that take part in a round, or their number.
+    Args:
+        num_clients: How many clients there are.
+        rows_per_client: Rows of each client.
+        dimension: Numbers of a row, and parameters of the model.
+        data_seed: The seed from which the rows are drawn.
+        learning_rate: The step size of the local solver.
+        batch_size: Rows of a step; None is the full gradient.
+        max_epochs: Passes over its rows that a client may do in a round.
+        rounds: How many rounds there are.
+        participation: The share of the clients that take part in a round, or their number.
 
     >>> example = linear_regression(num_clients=4, rows_per_client=10, dimension=5)
     >>> example.problem.data.num_clients, example.rounds

@@ -14,8 +14,11 @@ _STREAM = 0xC0407  # keeps these draws apart from anything else that is seeded w
 class Cohorts:
     """The cohort of any round.
 
-    participation: a fraction in (0, 1] of the clients or a whole number of them, drawn uniformly without
-    replacement in each round, or an integer array [rounds, cohort] that says who.
+    Args:
+        participation: A fraction in (0, 1] of the clients or a whole number of them, drawn uniformly without
+            replacement in each round, or an integer array [rounds, cohort] that says who.
+        num_clients: How many clients there are.
+        seed: The run's.
 
     >>> Cohorts(0.5, num_clients=4, seed=0)[7].shape
     (2,)

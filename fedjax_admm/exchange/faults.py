@@ -29,16 +29,6 @@ GROSS = 10.0  # times clip_norm: a longer update is an offence where there is qu
 class Faults(Stage):
     """Which clients fail, how, and what the server does about it. What is None is off.
 
-    dropout: the probability that a selected client drops out of a round before it does anything; a number, one per
-        client [clients], or a table [rounds, clients], with zeros and ones a given schedule.
-    corruption: what corrupted clients send in place of their parameters u: "scale", z + strength (u - z); "sign_flip",
-        z - strength (u - z); "noise", u + strength * standard normal; "constant", strength in every place.
-    corrupted: the numbers of the clients that do so whenever they take part.
-    strength: of the corruption; by default 10 for "scale", NaN for "constant", else 1.
-    clip_norm: the server shortens updates u - z to this norm at most; choose more than sound clients need.
-    quarantine_after: a client is left out for the rest of the run after so many offences: solves or updates that were
-        not finite, or updates more than ten times as long as clip_norm, which are then kept out.
-
     A client that drops out or is in quarantine computes, receives and sends nothing and keeps its former rows, as does
     one whose solve or update is kept out; the server goes on with the others, and if there are none it stays as it is.
     A corrupted client solves its subproblem soundly and corrupts what it sends; server and client then both go on from
@@ -53,6 +43,18 @@ class Faults(Stage):
 
     `Solves.stop_reason` says who and when: "dropped", "quarantined", "failed", "corrupted" (used) or "rejected" (kept
     out), and the history has a column with the number of each.
+
+    Attributes:
+        dropout: The probability that a selected client drops out of a round before it does anything; a number, one per
+            client [clients], or a table [rounds, clients], with zeros and ones a given schedule.
+        corruption: What corrupted clients send in place of their parameters u: "scale", z + strength (u - z);
+            "sign_flip", z - strength (u - z); "noise", u + strength * standard normal; "constant", strength in every
+            place.
+        corrupted: The numbers of the clients that are corrupted whenever they take part.
+        strength: The strength of the corruption; by default 10 for "scale", NaN for "constant", else 1.
+        clip_norm: The server shortens updates u - z to this norm at most; choose more than sound clients need.
+        quarantine_after: A client is left out for the rest of the run after so many offences: solves or updates that
+            were not finite, or updates more than ten times as long as clip_norm, which are then kept out.
 
     >>> Faults(dropout=0.3, corruption="sign_flip", corrupted=[0, 7], clip_norm=10).strength
     1.0

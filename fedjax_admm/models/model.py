@@ -23,17 +23,16 @@ def from_flax(module: Any, sample_input: Any = None) -> Model:
     """Make a model of a flax module, linen or nnx; parameters become plain nested dictionaries.
 
     Args:
-      module: a linen module; or a function of `nnx.Rngs` that builds an nnx module; or an nnx module, of which
-        `init` then returns the parameters that it has, whatever the key.
-      sample_input: for linen, a batch (or its `jax.ShapeDtypeStruct`) that tells the shapes.
+        module: A linen module; or a function of `nnx.Rngs` that builds an nnx module; or an nnx module, of which
+            `init` then returns the parameters that it has, whatever the key.
+        sample_input: For linen, a batch (or its `jax.ShapeDtypeStruct`) that tells the shapes.
 
     Raises:
-      ValueError: where the module has anything but parameters, such as BatchNorm's running statistics or a
-        dropout's random state: a client would have nowhere to keep it.
+        ValueError: Where the module has anything but parameters, such as BatchNorm's running statistics or a
+            dropout's random state: a client would have nowhere to keep it.
 
-    Example:
-      >>> model = from_flax(linen.Dense(10), jnp.ones((1, 784)))
-      >>> model = from_flax(lambda rngs: nnx.Linear(784, 10, rngs=rngs))
+    >>> model = from_flax(linen.Dense(10), jnp.ones((1, 784)))
+    >>> model = from_flax(lambda rngs: nnx.Linear(784, 10, rngs=rngs))
     """
     if isinstance(module, linen.Module):
         if sample_input is None:

@@ -23,10 +23,10 @@ def model(module: nn.Module, input_shape: tuple[int, ...], dtype: str = "uint8",
     (the scale and bias of a normalisation) starts as the module says.
 
     Args:
-      module: the linen module.
-      input_shape: of one example.
-      dtype: of the inputs.
-      he: convolutions start normal with variance 2 / fan_in instead (He et al. 2015).
+        module: The linen module.
+        input_shape: Of one example.
+        dtype: Of the inputs.
+        he: Convolutions start normal with variance 2 / fan_in instead (He et al. 2015).
     """
     sample = jax.ShapeDtypeStruct((1, *input_shape), dtype)
     return from_flax(module, sample)._replace(init=Start(module, sample, he))

@@ -11,7 +11,9 @@ from .history import RunRecord
 def note(run: RunRecord, fastest: float | None = None) -> str | None:
     """A sentence about a run that used no solve at all, with the remedy for what befell most; None for any other.
 
-    fastest: the simulated seconds of the shortest solve, where they are known.
+    Args:
+        run: The run.
+        fastest: The simulated seconds of the shortest solve, where they are known.
     """
     solves = np.size(run.solves.stop_code)
     counts = {reason: run.solves.count(reason) for reason in StopReason if reason.fate.remedy}

@@ -38,17 +38,23 @@ def compare(
 ) -> Comparison:
     """Runs every algorithm with every seed.
 
-    algorithms: label -> algorithm.
-    seeds: runs of one seed start alike and select the same clients and rows.
-    run_dir: a directory with a run directory for each cell; cells that are done there are read, interrupted
-        ones go on, and a later call may add algorithms and seeds.
-    baseline: the label that ratios and differences refer to; by default the first. In a run_dir it is kept, and one
-        that is given later replaces it.
-    targets: pairs such as ("accuracy", 0.8): the comparison also tells the work until they were reached (see
-        `Comparison.to_target`). In a run_dir they are kept, and a later call may add some.
-    settings: `simulate`'s other arguments.
-
     A run that diverges is noted in the table, and the others go on.
+
+    Args:
+        problem: The problem of all runs.
+        algorithms: label -> algorithm.
+        rounds: How many rounds each run has.
+        seeds: Runs of one seed start alike and select the same clients and rows.
+        run_dir: A directory with a run directory for each cell; cells that are done there are read, interrupted
+            ones go on, and a later call may add algorithms and seeds.
+        baseline: The label that ratios and differences refer to; by default the first. In a run_dir it is kept, and one
+            that is given later replaces it.
+        targets: Pairs such as ("accuracy", 0.8): the comparison also tells the work until they were reached (see
+            `Comparison.to_target`). In a run_dir they are kept, and a later call may add some.
+        settings: `simulate`'s other arguments.
+
+    Returns:
+        The runs, and the table of them.
 
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
     >>> algorithms = {name: example.algorithm(name) for name in ("fedavg", "fedadmm_insa")}

@@ -20,6 +20,9 @@ Row = dict[str, float]
 def tensorboard(log_dir: Any) -> Iterator[Callable[[Row], None]]:
     """Writes every number of a row as a scalar for TensorBoard; needs tensorboardX.
 
+    Args:
+        log_dir: The directory for TensorBoard's files.
+
     >>> with fa.loggers.tensorboard("board") as log:  # doctest: +SKIP
     ...     fa.simulate(problem, algorithm, rounds=100, on_round=log)
     """
@@ -38,7 +41,10 @@ def tensorboard(log_dir: Any) -> Iterator[Callable[[Row], None]]:
 
 @contextlib.contextmanager
 def wandb(**settings: Any) -> Iterator[Callable[[Row], None]]:
-    """Sends rows to Weights & Biases; `settings` are those of `wandb.init`. Needs wandb.
+    """Sends rows to Weights & Biases; needs wandb.
+
+    Args:
+        settings: Those of `wandb.init`.
 
     >>> with fa.loggers.wandb(project="federated") as log:  # doctest: +SKIP
     ...     fa.simulate(problem, algorithm, rounds=100, on_round=log)

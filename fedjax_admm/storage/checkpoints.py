@@ -23,7 +23,9 @@ T = TypeVar("T")
 class Checkpoints:
     """The checkpoints in a folder.
 
-    seconds: the least time between two; more where saving takes so long that it would exceed its share of the run.
+    Args:
+        folder: The folder; made if it is not there.
+        seconds: The least time between two; more where saving takes so long that it would exceed its share of the run.
     """
 
     def __init__(self, folder: Path, seconds: float) -> None:

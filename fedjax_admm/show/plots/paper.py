@@ -30,18 +30,20 @@ Key = tuple[str, float | None]  # algorithm, penalty; FedAvg has None
 def paper_figure(number: int, runs: Mapping[Any, Any], *, penalties: Sequence[float] | None = None) -> Any:
     """A figure of the paper in its layout; returns matplotlib's figure.
 
-    1: FedADMM-In beside FedADMM and FedAvg: loss, or accuracy where there is a metric, over epochs.
-    2: FedADMM-InSa beside FedADMM and FedAvg in Example 1: loss, penalty, epochs.
-    3, 4: the same in Examples 2 and 3: loss, accuracy, penalty, epochs.
-    5: FedADMM over FedADMM-InSa from each initial penalty: loss, accuracy, penalty.
-
-    runs: (algorithm, penalty) -> run, or a list of runs, one per seed. Algorithms are named as in the paper or as
-        in `fa` ("FedADMM-InSa", "fedadmm_insa"); FedAvg's penalty is not looked at, and may be None. For Figure 1
-        also title -> such a mapping, a column for each example: {"Linear regression": {...}, ...}.
-    penalties: which initial penalties to show instead of the paper's: 1; 0.1 and 1; 5 and 10; 5 and 10 (assumed:
-        the paper does not name Figure 4's); 0.1, 1, 2, 5 and 10.
+    * Figure 1 has FedADMM-In beside FedADMM and FedAvg: loss, or accuracy where there is a metric, over epochs.
+    * Figure 2 has FedADMM-InSa beside FedADMM and FedAvg in Example 1: loss, penalty, epochs.
+    * Figures 3 and 4 have the same in Examples 2 and 3: loss, accuracy, penalty, epochs.
+    * Figure 5 has FedADMM over FedADMM-InSa from each initial penalty: loss, accuracy, penalty.
 
     The penalty is the mean over all clients, epochs are the mean over the active ones.
+
+    Args:
+        number: The figure's, from 1 to 5.
+        runs: (algorithm, penalty) -> run, or a list of runs, one per seed. Algorithms are named as in the paper or as
+            in `fa` ("FedADMM-InSa", "fedadmm_insa"); FedAvg's penalty is not looked at, and may be None. For Figure 1
+            also title -> such a mapping, a column for each example: {"Linear regression": {...}, ...}.
+        penalties: Which initial penalties to show instead of the paper's: 1; 0.1 and 1; 5 and 10; 5 and 10 (assumed:
+            the paper does not name Figure 4's); 0.1, 1, 2, 5 and 10.
 
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=5)
     >>> run = fa.simulate(example.problem, example.algorithm("fedadmm_insa"), progress=False, **example.run_settings)
