@@ -152,7 +152,13 @@ def residual_balancing(
 
 
 def bounds_of(rule: PenaltyRule) -> tuple[Any, Any] | None:
-    """The rule's (lowest, highest) penalty; None if it changes nothing.
+    """The bounds of a rule.
+
+    Args:
+        rule: How a penalty changes.
+
+    Returns:
+        (lowest, highest) penalty; None if the rule changes nothing.
 
     >>> bounds_of(residual_balancing(bounds=(0.1, 10)))
     (0.1, 10.0)
@@ -161,7 +167,15 @@ def bounds_of(rule: PenaltyRule) -> tuple[Any, Any] | None:
 
 
 def start(rule: Any, params: Any) -> dict[str, Any]:
-    """What the rule remembers of a client at first; {} if nothing."""
+    """The memory of a rule at the start.
+
+    Args:
+        rule: How a penalty changes, with its numbers of one client.
+        params: The server's parameters z^0.
+
+    Returns:
+        What the rule remembers of the client at first; {} if nothing.
+    """
     return rule.start(params) if hasattr(rule, "start") else {}
 
 
@@ -193,7 +207,15 @@ def adapt(rule: Any, penalty: Array, seen: Evidence, memory: dict[str, Any]) -> 
 
 
 def count_at_bound(rule: PenaltyRule, penalties: np.ndarray, ids: np.ndarray) -> int:
-    """How many of clients' penalties [ids] are at a bound of the rule; 0 if it has none.
+    """Counts the penalties that are at a bound.
+
+    Args:
+        rule: How a penalty changes.
+        penalties: Clients' penalties [ids].
+        ids: The clients' numbers [ids].
+
+    Returns:
+        How many are at a bound of the rule; 0 if it has none.
 
     >>> count_at_bound(residual_balancing(bounds=(0.1, 10)), np.float32([0.1, 1, 10]), np.arange(3))
     2

@@ -107,8 +107,8 @@ def command(function: Callable, *groups: Flags, own: Iterable[inspect.Parameter]
 def read_args(doc: str) -> dict[str, str]:
     """Reads the section "Args:" or "Attributes:" of a docstring, without its indentation: argument -> its text.
 
-    >>> read_args("Fits.\\n\\nArgs:\\n    seed: Where it\\n        begins.\\n    rate: How fast.\\n\\nReturns:\\n    all: What.")
-    {'seed': 'Where it begins.', 'rate': 'How fast.'}
+    >>> read_args("Fits.\\n\\nArgs:\\n    seed: Where it\\n        begins.\\n\\nReturns:\\n    fit: The fit.")
+    {'seed': 'Where it begins.'}
     """
     section = re.search(r"^(?:Args|Attributes):\n((?: +.+(?:\n|$))+)", doc, flags=re.MULTILINE)
     items = re.findall(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", section[1] if section else "", flags=re.MULTILINE)

@@ -394,7 +394,9 @@ def test_help_explains_every_flag(command, example, monkeypatch):
     """In words: a default or the kind of value that a flag takes is no explanation."""
     monkeypatch.setenv("COLUMNS", "2000")  # one line for each flag
     lines = re.findall(r"│ +\*? *(--[a-z-]+)(.*)│", help_of(command, example))
-    assert {"--clients", "--seed" if command == "run" else "--seeds", "--mu", "--dropout"} <= {flag for flag, _ in lines}
+    assert {"--clients", "--seed" if command == "run" else "--seeds", "--mu", "--dropout"} <= {
+        flag for flag, _ in lines
+    }
     for flag, rest in lines:
         words = re.sub(r"--no-[a-z-]+|\[default: .*?\] *$|\b[A-Z]{2,}\b", "", rest)
         assert re.search(r"\w+ \w+", words), f"{command} {example} {flag} has no help"
