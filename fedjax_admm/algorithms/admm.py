@@ -17,6 +17,7 @@ from jax import Array
 from ..core import checks, trees
 from ..core.record import record, static
 from ..core.sums import PositiveSum, RunningSum
+from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from . import criteria, penalties
 from .base import broadcast_params
@@ -57,14 +58,14 @@ class FedADMM:
         adaptive = "" if isinstance(self.penalty_rule, penalties.Constant) else "Sa"
         return f"FedADMM-{inexact}{adaptive}".removesuffix("-")
 
-    def init(self, params: Any, clients: Clients) -> Server:
+    def init(self, params: Params, clients: Clients) -> Server:
         beta = trees.per_client(self.penalty, clients.ids).astype(trees.scalar_dtype(params))
         weight = jnp.sum(clients.weights * beta)
         # u_i^0 = z^0 and lambda_i^0 = 0, so the sum is weight * z^0.
         total = jax.tree.map(lambda leaf: (weight * leaf.astype(weight.dtype)).astype(leaf.dtype), params)
         return Server(RunningSum.of(total), PositiveSum.of(weight))
 
-    def start(self, params: Any, client: Client) -> dict[str, Any]:
+    def start(self, params: Params, client: Client) -> Rows:
         beta = jnp.asarray(self.penalty, trees.scalar_dtype(params))
         row = {
             "client_params": params,
@@ -75,12 +76,10 @@ class FedADMM:
         memory = penalties.start(self.penalty_rule, params)
         return row | ({"rule": memory} if memory else {})
 
-    def subproblem(self, sent: Any, row: dict[str, Any], client: Client, round: Round) -> Subproblem:
+    def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
         return Subproblem(linear=row["duals"], penalty=row["penalties"], previous=row["client_params"])
 
-    def reply(
-        self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
-    ) -> tuple[Any, dict[str, Any]]:
+    def reply(self, sent: Any, row: Rows, solution: Solution, client: Client, round: Round) -> tuple[Any, Rows]:
         z, u, beta, counted = sent, solution.params, row["penalties"], row["sent_penalties"]
         duals = optax.tree.sub(row["duals"], trees.scale(beta, optax.tree.sub(u, z)))  # (3.10b)
         seen = Evidence.of(solution, row["client_params"], row["duals"], duals, z, round)
@@ -106,7 +105,7 @@ class FedADMM:
         }
         return message, kept | ({"rule": memory} if "rule" in row else {})
 
-    def aggregate(self, params: Any, server: Server, received: Received, round: Round) -> tuple[Any, Server]:
+    def aggregate(self, params: Params, server: Server, received: Received, round: Round) -> tuple[Params, Server]:
         total = server.total.add(received.total["change"])
         weight = server.weight.change(received.total["weight"], share=received.weight)
         current = self.unselected_penalty == "current"
@@ -123,7 +122,7 @@ class FedADMM:
     def worn(self, server: Server) -> Array:
         return server.weight.worn
 
-    def count(self, server: Server, row: dict[str, Any], client: Client) -> Server:
+    def count(self, server: Server, row: Rows, client: Client) -> Server:
         """The sums with what the server holds of one more client: counted u - lambda, and counted."""
         weight = client.weight * row["sent_penalties"]
         total = server.total.add(trees.scale(weight, row["client_params"]))

@@ -13,6 +13,7 @@ import optax
 from ..core import checks
 from ..core.record import record, static
 from ..core.sums import RunningSum
+from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from . import criteria, server_step
 from .base import broadcast_params
@@ -37,28 +38,26 @@ class Averaging:
     def display_name(self) -> str:
         return "FedAvg" if self.penalty is None else "FedProx"
 
-    def init(self, params: Any, clients: Clients) -> dict[str, Any]:
+    def init(self, params: Params, clients: Clients) -> dict[str, Any]:
         if self.average == "selected":
             return {"optimizer": self.server.init(params)}
         # Every client's last model is z^0 at first, and the weights sum to one.
         return {"total": RunningSum.of(params)}
 
-    def start(self, params: Any, client: Client) -> dict[str, Any]:
+    def start(self, params: Params, client: Client) -> Rows:
         return {} if self.average == "selected" else {"client_params": params}
 
-    def subproblem(self, sent: Any, row: dict[str, Any], client: Client, round: Round) -> Subproblem:
+    def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
         return Subproblem(penalty=self.penalty, previous=row.get("client_params"))
 
-    def reply(
-        self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
-    ) -> tuple[Any, dict[str, Any]]:
+    def reply(self, sent: Any, row: Rows, solution: Solution, client: Client, round: Round) -> tuple[Any, Rows]:
         if self.average == "selected":
             return optax.tree.sub(solution.params, sent), {}
         return optax.tree.sub(solution.params, row["client_params"]), {"client_params": solution.params}
 
     def aggregate(
-        self, params: Any, server: dict[str, Any], received: Received, round: Round
-    ) -> tuple[Any, dict[str, Any]]:
+        self, params: Params, server: dict[str, Any], received: Received, round: Round
+    ) -> tuple[Params, dict[str, Any]]:
         if self.average == "selected":
             mean = optax.tree.scale(1 / received.weight, received.total)
             params, state = self.server.apply(params, mean, server["optimizer"])

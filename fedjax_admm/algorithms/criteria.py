@@ -159,13 +159,13 @@ def checked(criterion: Criterion | None, *, unless_kept: str | None = None) -> C
         criterion: The criterion.
         unless_kept: Of an algorithm whose clients do not keep their former parameters, what to use instead.
     """
-    given = run_to_maximum() if criterion is None else criterion
-    found = checks.part("criterion", given, MEMBERS, "fa.criteria")
+    chosen = run_to_maximum() if criterion is None else criterion
+    part = checks.part("criterion", chosen, MEMBERS, "fa.criteria")
     for name, words in (("residual", RESIDUALS), ("reference", REFERENCES)):
-        checks.choice(f"{type(found).__name__}.{name}", getattr(found, name), (None, *words))
-    if unless_kept is not None and found.reference == "client":
+        checks.choice(f"{type(part).__name__}.{name}", getattr(part, name), (None, *words))
+    if unless_kept is not None and part.reference == "client":
         raise ValueError(f"reference='client' needs clients that keep their former parameters: use {unless_kept}")
-    return found
+    return part
 
 
 def run_to_maximum() -> RunToMaximum:

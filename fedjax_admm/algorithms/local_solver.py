@@ -12,6 +12,7 @@ from jax import Array
 
 from ..core import checks
 from ..core.record import record, static
+from ..core.types import Params
 
 # Rows of one piece of a full gradient. At most so many: enough for matrix products, few enough for a CNN's
 # activations. Fewer where clients are small, so that nine tenths of the rows in all their pieces exist.
@@ -72,11 +73,11 @@ class LocalSolver:
         filled = [sizes.sum() / (-(-sizes // piece) * piece).sum() for piece in pieces]
         return next((p for p, share in zip(pieces, filled, strict=True) if share >= LEAST_FILLED), pieces[-1])
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: Params) -> Any:
         """The optimizer's state at the start of a solve."""
-        return self._made().init(params)
+        return self._make_optimizer().init(params)
 
-    def _made(self) -> optax.GradientTransformation:
+    def _make_optimizer(self) -> optax.GradientTransformation:
         try:
             made = self.optimizer(self.learning_rate)
         except TypeError as error:
@@ -85,9 +86,11 @@ class LocalSolver:
             raise ValueError(f"optimizer must make an optax optimizer from a learning rate, but it made {made!r}")
         return made
 
-    def step(self, params: Any, state: Any, gradient: Any, value: Array, value_fn: Callable) -> tuple[Any, Any, Array]:
+    def step(
+        self, params: Params, state: Any, gradient: Params, value: Array, value_fn: Callable
+    ) -> tuple[Params, Any, Array]:
         """One step of one client (scalar learning rate): (params, state, evaluations of its line search)."""
-        optimizer = optax.with_extra_args_support(self._made())
+        optimizer = optax.with_extra_args_support(self._make_optimizer())
         updates, state = optimizer.update(gradient, state, params, value=value, grad=gradient, value_fn=value_fn)
         searched = optax.tree.get_all_with_path(state, "num_linesearch_steps")
         none: Array = jnp.int32(0)

@@ -18,6 +18,7 @@ from jax import Array
 
 from ..core import checks, trees
 from ..core.record import record, static
+from ..core.types import Params
 from ..core.vocabulary import Round, Solution
 
 # Of rules that say nothing else. A sound run's penalties are some powers of ten around the loss's curvature; at these a
@@ -33,7 +34,7 @@ class Evidence:
     movement: Array  # ||u+ - u||
     measured: Array  # bool: whether both are the solve's own; not where the update was clipped
     epochs: Array  # int32, epochs done
-    params: Any  # u+
+    params: Params  # u+
     previous: Any  # u, the client's former parameters
     duals: Any  # lambda+
     previous_duals: Any  # lambda
@@ -166,7 +167,7 @@ def bounds_of(rule: PenaltyRule) -> tuple[Any, Any] | None:
     return getattr(rule, "bounds", BOUNDS)
 
 
-def start(rule: Any, params: Any) -> dict[str, Any]:
+def start(rule: Any, params: Params) -> dict[str, Any]:
     """The memory of a rule at the start.
 
     Args:

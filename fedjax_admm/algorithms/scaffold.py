@@ -14,6 +14,7 @@ import optax
 from ..core import checks, trees
 from ..core.record import record
 from ..core.sums import RunningSum
+from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from . import criteria, server_step
 from .criteria import Criterion
@@ -29,22 +30,20 @@ class Scaffold:
     criterion: Criterion
     server: ServerStep
 
-    def init(self, params: Any, clients: Clients) -> dict[str, Any]:
+    def init(self, params: Params, clients: Clients) -> dict[str, Any]:
         return {"control": RunningSum.of(optax.tree.zeros_like(params)), "optimizer": self.server.init(params)}
 
-    def start(self, params: Any, client: Client) -> dict[str, Any]:
+    def start(self, params: Params, client: Client) -> Rows:
         return {"controls": optax.tree.zeros_like(params)}
 
-    def broadcast(self, params: Any, server: dict[str, Any], round: Round) -> dict[str, Any]:
+    def broadcast(self, params: Params, server: dict[str, Any], round: Round) -> dict[str, Any]:
         return {"params": params, "control": optax.tree.cast_like(server["control"].value, params)}
 
-    def subproblem(self, sent: Any, row: dict[str, Any], client: Client, round: Round) -> Subproblem:
+    def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
         # The step u - eta (g_i(u) - c_i + c) is one on f_i(u) - <c_i - c, u>.
         return Subproblem(linear=optax.tree.sub(row["controls"], sent["control"]))
 
-    def reply(
-        self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
-    ) -> tuple[Any, dict[str, Any]]:
+    def reply(self, sent: Any, row: Rows, solution: Solution, client: Client, round: Round) -> tuple[Any, Rows]:
         moved = optax.tree.sub(solution.params, sent["params"])
         length = self.local.learning_rate * jnp.maximum(solution.steps, 1)  # K_i eta_i
         # Option II: c_i+ - c_i = (z - u+) / (K_i eta_i) - c. Without a step there is no gradient to learn from.
@@ -53,8 +52,8 @@ class Scaffold:
         return {"moved": moved, "change": change}, {"controls": optax.tree.add(row["controls"], change)}
 
     def aggregate(
-        self, params: Any, server: dict[str, Any], received: Received, round: Round
-    ) -> tuple[Any, dict[str, Any]]:
+        self, params: Params, server: dict[str, Any], received: Received, round: Round
+    ) -> tuple[Params, dict[str, Any]]:
         mean = optax.tree.scale(1 / received.weight, received.total["moved"])
         params, state = self.server.apply(params, mean, server["optimizer"])
         return params, {"control": server["control"].add(received.total["change"]), "optimizer": state}

@@ -115,16 +115,16 @@ def read_args(doc: str) -> dict[str, str]:
     return {name: re.sub(r"\s+", " ", text) for name, text in items}
 
 
-def value(text: str) -> Any:
+def read_value(text: str) -> Any:
     """A number, several of them between commas, `none`, or a word.
 
-    >>> value("10"), value("0.5"), value("0.1,0.2"), value("none"), value("auto")
+    >>> read_value("10"), read_value("0.5"), read_value("0.1,0.2"), read_value("none"), read_value("auto")
     (10, 0.5, [0.1, 0.2], None, 'auto')
     """
     if not isinstance(text, str):
         return text
     if "," in text:
-        return [value(item.strip()) for item in text.split(",") if item.strip()]
+        return [read_value(item.strip()) for item in text.split(",") if item.strip()]
     if text.lower() == "none":
         return None
     for kind in (int, float):
@@ -144,18 +144,18 @@ def _kind(annotation: Any) -> tuple[Any, Callable | None]:
     options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else ()
     if str in options and int not in options:  # a path, or a word
         return str, None
-    return str, value
+    return str, read_value
 
 
 def _whole_number(text: Any) -> int:
-    return _parsed(int, text, "a whole number")
+    return _parse(int, text, "a whole number")
 
 
 def _number(text: Any) -> float:
-    return _parsed(float, text, "a number")
+    return _parse(float, text, "a number")
 
 
-def _parsed(kind: Callable, text: Any, name: str) -> Any:
+def _parse(kind: Callable, text: Any, name: str) -> Any:
     try:
         return kind(text)
     except ValueError:
@@ -163,4 +163,4 @@ def _parsed(kind: Callable, text: Any, name: str) -> Any:
 
 
 _NUMBERS = {int: _whole_number, float: _number}
-_METAVARS = {_whole_number: "INTEGER", _number: "NUMBER", value: "VALUE"}
+_METAVARS = {_whole_number: "INTEGER", _number: "NUMBER", read_value: "VALUE"}

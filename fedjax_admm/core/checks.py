@@ -52,7 +52,10 @@ def number(
     array = _as_array(name, value, kind)
     if array.ndim > most_axes or array.size == 0:
         raise ValueError(f"{name} must be {kind}, got an array of shape {array.shape}")
-    bounds = [(np.isfinite(array), "be finite"), (_kept(array), "be a number that single precision can hold")]
+    bounds = [
+        (np.isfinite(array), "be finite"),
+        (_survives(array), "be a number that single precision can hold"),
+    ]
     if above is not None:
         bounds.append((array > above, f"be above {above:g}"))
     if at_least is not None:
@@ -146,11 +149,11 @@ def _as_array(name: str, value: Any, kind: str) -> np.ndarray:
         raise ValueError(f"{name} must be {kind}, got {value!r}") from None
 
 
-def _kept(array: np.ndarray) -> np.ndarray:
+def _survives(array: np.ndarray) -> np.ndarray:
     """Whether numbers stay finite, and other than zero, in the widest precision that JAX computes in."""
     with np.errstate(over="ignore", under="ignore"):
-        there = array.astype(jax.dtypes.canonicalize_dtype(np.float64))
-    return np.isfinite(there) & ((there != 0) | (array == 0))
+        rounded = array.astype(jax.dtypes.canonicalize_dtype(np.float64))
+    return np.isfinite(rounded) & ((rounded != 0) | (array == 0))
 
 
 def _first_offender(array: np.ndarray, holds: np.ndarray) -> str:

@@ -165,12 +165,12 @@ def _subfolders(folder: Path) -> list[Path]:
 
 def _versions(folder: Path) -> list[Path]:
     """Returns the folders of the prepared versions, the newest last."""
-    found = [
+    versions = [
         path
         for path in _subfolders(folder)
         if re.fullmatch(r"\d+\.\d+\.\d+", path.name) and (path / "dataset_info.json").is_file()
     ]
-    return sorted(found, key=lambda path: [int(part) for part in path.name.split(".")])
+    return sorted(versions, key=lambda path: [int(part) for part in path.name.split(".")])
 
 
 def _find(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
@@ -178,9 +178,9 @@ def _find(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
     base, config, version = _parse(name)
     root = _root(data_dir)
     folder = root / base / config if config else _default_config(root / base)
-    found = [path for path in _versions(folder) if version in (None, path.name)]
-    if found:
-        return found[-1]
+    versions = [path for path in _versions(folder) if version in (None, path.name)]
+    if versions:
+        return versions[-1]
     where = f"{root}{'' if root.is_dir() else ' (no such folder)'}"
     target = f"{name} --data-dir {root}" if data_dir else name
     raise DatasetNotFoundError(
@@ -300,13 +300,13 @@ def _feature_keys(name: str, tfds: Any, info: Any) -> tuple[str, str]:
     """
     keys = []
     for kind in (tfds.features.Image, tfds.features.ClassLabel):
-        found = [key for key, feature in info.features.items() if type(feature) is kind]
-        if len(found) > 1:
-            found = [key for key in found if key in (info.supervised_keys or ())]
-        if len(found) != 1:
+        candidates = [key for key, feature in info.features.items() if type(feature) is kind]
+        if len(candidates) > 1:
+            candidates = [key for key in candidates if key in (info.supervised_keys or ())]
+        if len(candidates) != 1:
             kinds = {key: type(feature).__name__ for key, feature in info.features.items()}
             raise ValueError(f"data set {name!r} is not image classification: its features are {kinds}")
-        keys += found
+        keys += candidates
     image, label = (info.features[key] for key in keys)
     if image.np_dtype != np.uint8 or image.shape[-1] not in _MODES or not label.num_classes:
         raise ValueError(f"data set {name!r} needs uint8 images and known classes, has {image} and {label}")
@@ -353,8 +353,8 @@ def _check_length(path: os.PathLike[str], length: int) -> None:
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
     with _naming(path):
-        if (found := len(ArrayRecordDataSource(os.fspath(path)))) != length:
-            raise ValueError(f"{found} records instead of {length}")
+        if (number := len(ArrayRecordDataSource(os.fspath(path)))) != length:
+            raise ValueError(f"{number} records instead of {length}")
 
 
 def _pixels(encoded: bytes, channels: int) -> np.ndarray:

@@ -109,10 +109,10 @@ def whole(tree: Any) -> Any:
 def _whole_leaf(leaf: Any) -> Any:
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
         return leaf
-    return leaf.addressable_data(0) if leaf.is_fully_replicated else _fetched(leaf)
+    return leaf.addressable_data(0) if leaf.is_fully_replicated else _fetch(leaf)
 
 
-def _fetched(leaf: jax.Array) -> np.ndarray:
+def _fetch(leaf: jax.Array) -> np.ndarray:
     """All rows of a leaf that is split along its first axis; through the devices in blocks, since it may be large."""
     owners: dict[int, list[int]] = {}  # process -> its rows, in the order in which it sends them
     for device, index in sorted(leaf.sharding.devices_indices_map(leaf.shape).items(), key=lambda item: item[0].id):
@@ -122,10 +122,10 @@ def _fetched(leaf: jax.Array) -> np.ndarray:
     rows = max(1, _BLOCK_BYTES * len(mine) // max(1, mine.nbytes))
     blocks = [multihost_utils.process_allgather(mine[k : k + rows]) for k in range(0, len(mine), rows)]
     sent = np.concatenate(blocks, axis=1)  # [processes, rows of each, ...]
-    found = np.empty(leaf.shape, leaf.dtype)
+    whole_leaf = np.empty(leaf.shape, leaf.dtype)
     for process, places in owners.items():
-        found[places] = sent[process]
-    return found
+        whole_leaf[places] = sent[process]
+    return whole_leaf
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from jax.scipy.sparse.linalg import cg
 
 from ..algorithms.local_solver import LocalSolver
 from ..core import checks, environment
+from ..core.types import Key
 from ..data import cache
 from ..data.federated import FederatedData
 from ..exchange.cohorts import Cohorts
@@ -78,7 +79,7 @@ def linear_regression(
     key = {"rows": number, "dimension": dimension, "seed": data_seed, "gamma": GAMMA, "stream": 1}
     return Example(
         name="linear",
-        problem=problem.with_optimum(_cached_optimum(problem, key)),
+        problem=problem.with_optimum(_find_optimum(problem, key)),
         local=local,
         rounds=rounds,
         participation=participation,
@@ -101,7 +102,7 @@ def initializer(dimension: int) -> Any:
     return partial(_uniform_start, dimension)
 
 
-def _uniform_start(dimension: int, key: Array) -> Array:
+def _uniform_start(dimension: int, key: Key) -> Array:
     bound = dimension**-0.5
     return jax.random.uniform(key, (dimension,), minval=-bound, maxval=bound)
 
@@ -140,12 +141,12 @@ def _uniform(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     return rng.random(shape, np.float32) * 10 - 5
 
 
-def _cached_optimum(problem: Problem, key: dict[str, Any]) -> float:
+def _find_optimum(problem: Problem, key: dict[str, Any]) -> float:
     text = json.dumps(key, sort_keys=True)
     name = "-".join(f"{value}" for value in key.values())
     path = cache.folder() / f"linear-optimum-{name}.npz"
-    found = cache.get_or_make(path, text, ["optimum"], lambda: {"optimum": np.array(solve(problem))})
-    return float(found["optimum"])
+    arrays = cache.get_or_make(path, text, ["optimum"], lambda: {"optimum": np.array(solve(problem))})
+    return float(arrays["optimum"])
 
 
 def solve(problem: Problem) -> float:

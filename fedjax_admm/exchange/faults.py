@@ -18,6 +18,7 @@ from jax import Array
 
 from ..core import checks, trees
 from ..core.record import record, static
+from ..core.types import Key, Params
 from ..core.vocabulary import OFFENCES, Client, Round, StopReason
 from .cohorts import check_cohort
 from .stage import PRESENT, Memory, Outcome, Stage
@@ -112,7 +113,7 @@ class Faults(Stage):
             object.__setattr__(mine, "dropout", self.dropout[id])
         return mine
 
-    def start(self, params: Any, client: Client) -> Memory:
+    def start(self, params: Params, client: Client) -> Memory:
         return {} if self.quarantine_after is None else {"offences": jnp.int32(0)}
 
     def absent(self, memory: Memory, client: Client, round: Round) -> Array:
@@ -157,24 +158,24 @@ class Faults(Stage):
 class Corruption(NamedTuple):
     """A way to corrupt one client's parameters, and its usual strength."""
 
-    sent: Callable[[Array, Any, Any, Array], Any]  # key, z, u, strength -> what is sent
+    sent: Callable[[Key, Params, Params, Array], Params]  # key, z, u, strength -> what is sent
     strength: float
 
 
-def _scale(key: Array, z: Any, u: Any, strength: Array) -> Any:
+def _scale(key: Key, z: Params, u: Params, strength: Array) -> Params:
     return jax.tree.map(lambda z, u: z + strength.astype(u.dtype) * (u - z), z, u)
 
 
-def _sign_flip(key: Array, z: Any, u: Any, strength: Array) -> Any:
+def _sign_flip(key: Key, z: Params, u: Params, strength: Array) -> Params:
     return _scale(key, z, u, -strength)
 
 
-def _noise(key: Array, z: Any, u: Any, strength: Array) -> Any:
+def _noise(key: Key, z: Params, u: Params, strength: Array) -> Params:
     noise = optax.tree.random_like(key, u, sampler=jax.random.normal)
     return jax.tree.map(lambda u, n: u + strength.astype(u.dtype) * n, u, noise)
 
 
-def _constant(key: Array, z: Any, u: Any, strength: Array) -> Any:
+def _constant(key: Key, z: Params, u: Params, strength: Array) -> Params:
     return jax.tree.map(lambda u: jnp.full_like(u, strength.astype(u.dtype)), u)
 
 

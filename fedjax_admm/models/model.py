@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, cast
 import jax
 from flax import linen, nnx
 
-Params = Any  # a pytree of arrays
+from ..core.types import Key, Params
 
 
 class Model(NamedTuple):
     """Two pure functions. Models built twice from equal arguments are equal and hash equal, so that what was
     compiled for one is found again for the other."""
 
-    init: Callable[[jax.Array], Params]  # key -> params
+    init: Callable[[Key], Params]  # key -> params
     apply: Callable[[Params, jax.Array], jax.Array]  # (params, x [N, ...]) -> outputs [N, ...]
 
 
@@ -61,7 +61,7 @@ class _LinenInit:
     sample: jax.ShapeDtypeStruct
 
     @functools.partial(jax.jit, static_argnums=0)  # compiled, so that the outputs are never computed
-    def __call__(self, key: jax.Array) -> Params:
+    def __call__(self, key: Key) -> Params:
         return self.module.init(key, jax.numpy.zeros(self.sample.shape, self.sample.dtype))["params"]
 
 
@@ -77,7 +77,7 @@ class _LinenApply:
 class _NnxInit:
     build: Callable[[nnx.Rngs], nnx.Module]
 
-    def __call__(self, key: jax.Array) -> Params:
+    def __call__(self, key: Key) -> Params:
         return _split_nnx(self.build(nnx.Rngs(key)))[1]
 
 
@@ -93,7 +93,7 @@ class _NnxApply:
 class _Constant:
     params: Params
 
-    def __call__(self, key: jax.Array) -> Params:
+    def __call__(self, key: Key) -> Params:
         return jax.tree.map(jax.numpy.array, self.params)  # copies: the caller may donate them
 
 

@@ -18,6 +18,7 @@ from jax import Array
 from ..core import checks
 from ..core.columns import RESERVED
 from ..core.record import note, record, static
+from ..core.types import Params
 from ..data.federated import FederatedData
 from ..data.fields import check_rows, field_names
 
@@ -141,7 +142,7 @@ class Problem:
             )
 
 
-def _shape_of(name: str, function: Callable, params: Any, batch: Any = None, source: str = "") -> Any:
+def _shape_of(name: str, function: Callable, params: Params, batch: Any = None, source: str = "") -> Any:
     """What a user's function returns, as shapes; what it raises, in a line that says whose function it is."""
     arguments = (params,) if batch is None else (params, batch)
     try:
@@ -165,7 +166,7 @@ def _shapes(tree: Any) -> str:
     return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree))
 
 
-def check_params(params: Any, name: str) -> None:
+def check_params(params: Params, name: str) -> None:
     """Parameters must be floating point, and there must be some."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     if not leaves:

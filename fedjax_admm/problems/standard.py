@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..models.model import Model, Params
+from ..core.types import Params
+from ..models.model import Model
 
 Batch = Mapping[str, jax.Array]
 

@@ -223,7 +223,7 @@ class Comparison:
         return (*cells, cell("epoch_reduction", ".1f", 100, " %"), gradients, share, *others)
 
 
-def _measured(name: str, run: RunRecord) -> np.ndarray:
+def _read_measured(name: str, run: RunRecord) -> np.ndarray:
     """What was measured after training began; NaN if nothing was."""
     values = run.history[name][1:]
     values = values[np.isfinite(values)]
@@ -231,11 +231,11 @@ def _measured(name: str, run: RunRecord) -> np.ndarray:
 
 
 def _last(name: str, run: RunRecord) -> float:
-    return float(np.mean(_measured(name, run)[-LAST:]))
+    return float(np.mean(_read_measured(name, run)[-LAST:]))
 
 
 def _best(name: str, run: RunRecord) -> float:
-    values = _measured(name, run)
+    values = _read_measured(name, run)
     return float(np.min(values) if look_up(name).less_is_better else np.max(values))
 
 
@@ -281,4 +281,4 @@ def _total(column: Column, history: History) -> tuple[str, str]:
 
 
 WORDS = {"final": "final", "last": f"mean of the last {LAST}", "best": "best"}
-STATISTICS = {"final": lambda name, run: float(_measured(name, run)[-1]), "last": _last, "best": _best}
+STATISTICS = {"final": lambda name, run: float(_read_measured(name, run)[-1]), "last": _last, "best": _best}

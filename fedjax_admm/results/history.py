@@ -12,6 +12,7 @@ import numpy as np
 from ..core import checks
 from ..core.columns import COLUMNS, Kind, documentation, look_up
 from ..core.notebook import html
+from ..core.types import Params
 from ..core.vocabulary import Solves, State
 
 
@@ -156,7 +157,7 @@ class Result(RunRecord):
     >>> result.params, result.state.duals, result.history["loss"], result.solves.stop_reason  # doctest: +SKIP
     """
 
-    params: Any  # z after the last round
+    params: Params  # z after the last round
     state: State  # all that the run carried: client_params, duals, penalties where kept
 
 

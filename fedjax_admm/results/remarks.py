@@ -19,8 +19,8 @@ def note(run: RunRecord, fastest: float | None = None) -> str | None:
     counts = {reason: run.solves.count(reason) for reason in StopReason if reason.fate.remedy}
     if not solves or sum(counts.values()) < solves:
         return None
-    told = ", ".join(f"{number:,} {reason}" for reason, number in counts.items() if number)
+    tally = ", ".join(f"{number:,} {reason}" for reason, number in counts.items() if number)
     worked = {reason: number for reason, number in counts.items() if number and reason is not StopReason.DROPPED}
     most = max(worked or counts, key=lambda reason: counts[reason])  # some drop out in any run with dropout
-    known = f" (the shortest solve took {fastest:.4g} simulated s)" if fastest and most is StopReason.LATE else ""
-    return f"no client's solve was ever used ({told}), so nothing was learned: {most.fate.remedy}{known}"
+    shortest = f" (the shortest solve took {fastest:.4g} simulated s)" if fastest and most is StopReason.LATE else ""
+    return f"no client's solve was ever used ({tally}), so nothing was learned: {most.fate.remedy}{shortest}"

@@ -66,10 +66,10 @@ def compare(
     algorithms = {str(label): algorithm for label, algorithm in algorithms.items()}
     labels = tuple(algorithms)
     checks.choice("baseline", labels[0] if baseline is None else baseline, labels)
-    seeds = checked_seeds(seeds)
+    seeds = check_seeds(seeds)
     rounds = checks.integer("rounds", rounds, at_least=1)
     _check_settings(problem, algorithms, rounds, settings)
-    targets = checked_targets(targets, problem)
+    targets = check_targets(targets, problem)
     plan = None
     if run_dir is not None:
         shared = {"rounds": rounds} | settings
@@ -105,17 +105,17 @@ def compare(
     return Comparison(runs, missing, baseline, targets)
 
 
-def checked_seeds(seeds: Any) -> list[int]:
+def check_seeds(seeds: Any) -> list[int]:
     """Seeds, as different whole numbers."""
     if not isinstance(seeds, (Sequence, np.ndarray, range)) or isinstance(seeds, str):
         raise ValueError(f"seeds must be a list of numbers, got {seeds!r}")
-    found = [checks.integer("seeds", seed, at_least=0) for seed in seeds]
-    if not found or len(set(found)) < len(found):
-        raise ValueError(f"seeds must be different numbers, at least one, got {found}")
-    return found
+    numbers = [checks.integer("seeds", seed, at_least=0) for seed in seeds]
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ValueError(f"seeds must be different numbers, at least one, got {numbers}")
+    return numbers
 
 
-def checked_targets(targets: Any, problem: Problem) -> list[tuple[str, float]]:
+def check_targets(targets: Any, problem: Problem) -> list[tuple[str, float]]:
     """Pairs of a column that is evaluated and a number."""
     if not isinstance(targets, Sequence) or any(not isinstance(pair, Sequence) or len(pair) != 2 for pair in targets):
         raise ValueError(f'targets must be pairs such as ("accuracy", 0.8), got {targets!r}')

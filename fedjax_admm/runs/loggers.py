@@ -33,7 +33,7 @@ def tensorboard(log_dir: Any) -> Iterator[Callable[[Row], None]]:
     with SummaryWriter(str(log_dir)) as writer:
 
         def log(row: Row) -> None:
-            for name, value in _measured(row).items():
+            for name, value in _drop_unmeasured(row).items():
                 writer.add_scalar(name, value, int(row["round"]))
 
         yield log
@@ -54,9 +54,9 @@ def wandb(**settings: Any) -> Iterator[Callable[[Row], None]]:
     except ImportError:
         raise ImportError("loggers.wandb needs wandb: pip install wandb") from None
     with service.init(**settings) as run:
-        yield lambda row: run.log(_measured(row), step=int(row["round"]))
+        yield lambda row: run.log(_drop_unmeasured(row), step=int(row["round"]))
 
 
-def _measured(row: Row) -> Row:
+def _drop_unmeasured(row: Row) -> Row:
     """Without what was not measured in this round, and without the round itself."""
     return {name: value for name, value in row.items() if name != "round" and not math.isnan(value)}

@@ -183,15 +183,15 @@ class _Run:
 
     def __call__(self, directory: RunDirectory | NoDirectory, interrupts: Interrupts) -> Result:
         sim, log = self._sim, HistoryBuilder(self._sim)
-        found, solves = directory.restore(sim.saved_shape()), CollectedSolves()
-        if found is None:
+        restored, solves = directory.restore(sim.saved_shape()), CollectedSolves()
+        if restored is None:
             state, done = sim.init(), 0
             self._evaluate(state, log)
             self._tell(directory, log, 0, None)
         else:
-            state, done = sim.restored(found.state), found.round
-            solves.add(found.solves)
-            log.resume(found.rows)
+            state, done = sim.restored(restored.state), restored.round
+            solves.add(restored.solves)
+            log.resume(restored.rows)
         quick, stop = 1, False  # rounds that fit into SECONDS_A_DISPATCH; whether it is to stop
         with Progress(self._rounds, self._progress, done) as shown:
             while done < self._rounds and not stop:

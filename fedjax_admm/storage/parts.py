@@ -23,7 +23,7 @@ _MEMBERS = ("reply", "tolerance", "step", "apply", "__call__", "absent")
 
 def _find_records() -> dict[str, type]:
     """name -> class, of every part in the package's own folders: a new one is found by being there."""
-    found: dict[str, type] = {}
+    records: dict[str, type] = {}
     for package in (algorithms, exchange):
         for entry in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{entry.name}")
@@ -32,8 +32,8 @@ def _find_records() -> dict[str, type]:
                 members = {name for base in kind.__mro__ for name in vars(base)}
                 is_part = dataclasses.is_dataclass(kind) and not members.isdisjoint(_MEMBERS)
                 if is_part and kind.__module__ == module.__name__:
-                    found[f"fedjax_admm:{kind.__name__}"] = kind
-    return found
+                    records[f"fedjax_admm:{kind.__name__}"] = kind
+    return records
 
 
 RECORDS = _find_records()

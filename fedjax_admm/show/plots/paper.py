@@ -70,7 +70,7 @@ def _criterion(runs: Mapping[Any, Any], shown: Sequence[float]) -> Any:
     examples = {title: _select(value, keys) for title, value in (runs if nested else {"": runs}).items()}
     results = [Panel(title, _result(named), named) for title, named in examples.items()]
     epochs = [Panel(title, curves.column("epochs_mean"), named) for title, named in examples.items()]
-    return figures.figure(_lettered(results + epochs), len(examples), _styles(keys))
+    return figures.figure(_add_letters(results + epochs), len(examples), _styles(keys))
 
 
 def _comparison(runs: Mapping[Any, Any], shown: Sequence[float], *, with_metric: bool) -> Any:
@@ -82,7 +82,7 @@ def _comparison(runs: Mapping[Any, Any], shown: Sequence[float], *, with_metric:
         panels.append(_metric_panel("Test", named))
     panels.append(Panel("Average penalty", curves.column("penalty_mean"), named))
     panels.append(Panel("Average local epochs", curves.column("epochs_mean"), named))
-    return figures.figure(_lettered(panels), 2 if with_metric else 3, _styles(keys))
+    return figures.figure(_add_letters(panels), 2 if with_metric else 3, _styles(keys))
 
 
 def _penalties(runs: Mapping[Any, Any], shown: Sequence[float]) -> Any:
@@ -96,7 +96,7 @@ def _penalties(runs: Mapping[Any, Any], shown: Sequence[float]) -> Any:
         panels.append(_metric_panel(f"{algorithm}:", named))
         panels.append(Panel(f"{algorithm}: penalty", curves.column("penalty_mean"), named))
     styles = {label: figures.style(index) for index, label in enumerate(labels)}
-    return figures.figure(_lettered(panels), 3, styles, sharey="col")  # the rows are there to be compared
+    return figures.figure(_add_letters(panels), 3, styles, sharey="col")  # the rows are there to be compared
 
 
 def _result(named: NamedRuns) -> Quantity:
@@ -109,7 +109,7 @@ def _metric_panel(prefix: str, named: NamedRuns) -> Panel:
     return Panel(f"{prefix} {name}", curves.metric(name), named)
 
 
-def _lettered(panels: Sequence[Panel]) -> list[Panel]:
+def _add_letters(panels: Sequence[Panel]) -> list[Panel]:
     """The panels' titles with (a), (b) and so on before them."""
     letters = string.ascii_lowercase
     return [replace(panel, title=f"({letter}) {panel.title}") for letter, panel in zip(letters, panels, strict=False)]
@@ -127,17 +127,17 @@ def _label(key: Key) -> str:
 
 def _select(runs: Mapping[Any, Any], keys: Iterable[Key]) -> NamedRuns:
     """label -> seeds for every key, or an error that names those that are not there."""
-    given = _given(runs)
-    found = {key: next((run for other, run in given if _matches(other, key)), None) for key in keys}
-    missing = [key for key, run in found.items() if run is None]
+    items = _check_keys(runs)
+    selected = {key: next((run for other, run in items if _matches(other, key)), None) for key in keys}
+    missing = [key for key, run in selected.items() if run is None]
     if missing:
-        there = ", ".join(str(key) for key, _ in given) or "nothing"
+        present = ", ".join(str(key) for key, _ in items) or "nothing"
         wanted = ", ".join(map(str, missing))
-        raise ValueError(f"runs must have {wanted} for this figure, got {there}: run what is missing")
-    return curves.named_runs({_label(key): run for key, run in found.items()})
+        raise ValueError(f"runs must have {wanted} for this figure, got {present}: run what is missing")
+    return curves.named_runs({_label(key): run for key, run in selected.items()})
 
 
-def _given(runs: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+def _check_keys(runs: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     if not isinstance(runs, Mapping):
         raise ValueError(f"runs must map (algorithm, penalty) to a run or to a list of runs, got {reprlib.repr(runs)}")
     for key in runs:
@@ -146,9 +146,9 @@ def _given(runs: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     return list(runs.items())
 
 
-def _matches(given: tuple[Any, Any], wanted: Key) -> bool:
+def _matches(key: tuple[Any, Any], wanted: Key) -> bool:
     """Whether a user's key is this one; FedAvg's penalty may be anything, since it has none."""
-    (name, penalty), (algorithm, value) = given, wanted
+    (name, penalty), (algorithm, value) = key, wanted
     same = _plain(str(name)) == _plain(algorithm)
     return same and (value is None or (penalty is not None and math.isclose(penalty, value, rel_tol=1e-6)))
 
