@@ -160,7 +160,7 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         cells = _make_cells(names, values["penalties"], values["criteria"], _METHOD.values(values))
         for name, options in cells.values():
             _check_algorithm(name, options, values["clients"])
-        targets = [_read_target(text) for text in values["target"] or ()]
+        targets = [read_target(text) for text in values["target"] or ()]
         example = _make_example(make, problem.values(values), values["progress"])
         chosen = {label: example.algorithm(name, **options) for label, (name, options) in cells.items()}
         settings |= example.run_settings | {"seeds": values["seeds"]}
@@ -243,7 +243,7 @@ def _make_cells(
     return cells
 
 
-def _read_target(text: str) -> tuple[str, float]:
+def read_target(text: str) -> tuple[str, float]:
     column, _, number = text.partition("=")
     if not isinstance(target := read_value(number), int | float):
         raise ValueError(f"--target must be COLUMN=VALUE, such as loss=1.5 or accuracy=0.9, got {text!r}")
