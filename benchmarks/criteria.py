@@ -28,7 +28,7 @@ from results import arguments_of, draw, every_run, make, numbers, one_line_error
 
 import fedjax_admm as fa
 from fedjax_admm.algorithms import named_criteria
-from fedjax_admm.cli.commands import EXAMPLES, target_of
+from fedjax_admm.cli.commands import EXAMPLES, read_target
 from fedjax_admm.core import checks
 from fedjax_admm.problems.evaluation import evaluated_columns
 
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--results", metavar="PREFIX", type=prefix)
     args = parser.parse_args()
     seeds, penalties = numbers("seeds", args.seeds, int), numbers("penalties", args.penalties)
-    targets = [target_of(text) for text in args.target]
+    targets = [read_target(text) for text in args.target]
     fa.use_cpu_devices(args.devices)
     sizes = arguments_of(args.set) | ({} if args.rounds is None else {"rounds": args.rounds})
     example = make(maker(args.problem), sizes)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import fedjax_admm as fa
-from fedjax_admm.cli.flags import value
+from fedjax_admm.cli.flags import read_value
 from fedjax_admm.core import checks
 from fedjax_admm.core.columns import look_up
 from fedjax_admm.core.environment import environment
@@ -54,7 +54,7 @@ def arguments_of(items: Sequence[str]) -> dict[str, Any]:
     pairs = [item.partition("=") for item in items]
     if bad := [item for item, (_, sign, _) in zip(items, pairs, strict=True) if not sign]:
         raise ValueError(f"--set must be NAME=VALUE, got {bad[0]!r}")
-    return {name: value(text) for name, _, text in pairs}
+    return {name: read_value(text) for name, _, text in pairs}
 
 
 def make(maker: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:

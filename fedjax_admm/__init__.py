@@ -27,13 +27,13 @@ def __getattr__(name: str) -> Any:
     place = _MODULES[name]
     module = importlib.import_module(place, __name__)
     if place == "." or not hasattr(module, name):  # a module in it, which nobody has imported yet
-        found = importlib.import_module(f"{place}.{name}".replace("..", "."), __name__)
+        value = importlib.import_module(f"{place}.{name}".replace("..", "."), __name__)
     else:
-        found = getattr(module, name)
+        value = getattr(module, name)
     if place != "._version":
         importlib.import_module(".show", __name__)  # which notebooks ask to display values
-    globals()[name] = found  # from now on without this function
-    return found
+    globals()[name] = value  # from now on without this function
+    return value
 
 
 def __dir__() -> list[str]:

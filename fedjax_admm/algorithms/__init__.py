@@ -1,8 +1,15 @@
-"""Federated methods, one file per family."""
+"""Federated methods, one file per family: whatever a module here names in its `__all__`."""
 
-from .admm import fedadmm, fedadmm_in, fedadmm_insa
-from .averaging import fedavg, fedprox
-from .feddyn import feddyn
-from .scaffold import scaffold
+from __future__ import annotations
 
-__all__ = ["fedadmm", "fedadmm_in", "fedadmm_insa", "fedavg", "feddyn", "fedprox", "scaffold"]
+from typing import TYPE_CHECKING, Any
+
+from ..core.discovery import find_names
+
+_METHODS = find_names(__name__, __path__)
+__all__ = sorted(_METHODS)  # pyright: ignore[reportUnsupportedDunderAll]
+globals().update(_METHODS)
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...

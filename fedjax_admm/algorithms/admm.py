@@ -17,12 +17,15 @@ from jax import Array
 from ..core import checks, trees
 from ..core.record import record, static
 from ..core.sums import PositiveSum, RunningSum
+from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from . import criteria, penalties
 from .base import broadcast_params
 from .criteria import Criterion
 from .local_solver import LocalSolver
 from .penalties import Evidence, PenaltyRule
+
+__all__ = ["fedadmm", "fedadmm_in", "fedadmm_insa"]
 
 
 @record
@@ -57,14 +60,14 @@ class FedADMM:
         adaptive = "" if isinstance(self.penalty_rule, penalties.Constant) else "Sa"
         return f"FedADMM-{inexact}{adaptive}".removesuffix("-")
 
-    def init(self, params: Any, clients: Clients) -> Server:
+    def init(self, params: Params, clients: Clients) -> Server:
         beta = trees.per_client(self.penalty, clients.ids).astype(trees.scalar_dtype(params))
         weight = jnp.sum(clients.weights * beta)
         # u_i^0 = z^0 and lambda_i^0 = 0, so the sum is weight * z^0.
         total = jax.tree.map(lambda leaf: (weight * leaf.astype(weight.dtype)).astype(leaf.dtype), params)
         return Server(RunningSum.of(total), PositiveSum.of(weight))
 
-    def start(self, params: Any, client: Client) -> dict[str, Any]:
+    def start(self, params: Params, client: Client) -> Rows:
         beta = jnp.asarray(self.penalty, trees.scalar_dtype(params))
         row = {
             "client_params": params,
@@ -75,12 +78,10 @@ class FedADMM:
         memory = penalties.start(self.penalty_rule, params)
         return row | ({"rule": memory} if memory else {})
 
-    def subproblem(self, sent: Any, row: dict[str, Any], client: Client, round: Round) -> Subproblem:
+    def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
         return Subproblem(linear=row["duals"], penalty=row["penalties"], previous=row["client_params"])
 
-    def reply(
-        self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
-    ) -> tuple[Any, dict[str, Any]]:
+    def reply(self, sent: Any, row: Rows, solution: Solution, client: Client, round: Round) -> tuple[Any, Rows]:
         z, u, beta, counted = sent, solution.params, row["penalties"], row["sent_penalties"]
         duals = optax.tree.sub(row["duals"], trees.scale(beta, optax.tree.sub(u, z)))  # (3.10b)
         seen = Evidence.of(solution, row["client_params"], row["duals"], duals, z, round)
@@ -106,7 +107,7 @@ class FedADMM:
         }
         return message, kept | ({"rule": memory} if "rule" in row else {})
 
-    def aggregate(self, params: Any, server: Server, received: Received, round: Round) -> tuple[Any, Server]:
+    def aggregate(self, params: Params, server: Server, received: Received, round: Round) -> tuple[Params, Server]:
         total = server.total.add(received.total["change"])
         weight = server.weight.change(received.total["weight"], share=received.weight)
         current = self.unselected_penalty == "current"
@@ -123,7 +124,7 @@ class FedADMM:
     def worn(self, server: Server) -> Array:
         return server.weight.worn
 
-    def count(self, server: Server, row: dict[str, Any], client: Client) -> Server:
+    def count(self, server: Server, row: Rows, client: Client) -> Server:
         """The sums with what the server holds of one more client: counted u - lambda, and counted."""
         weight = client.weight * row["sent_penalties"]
         total = server.total.add(trees.scale(weight, row["client_params"]))
@@ -148,13 +149,15 @@ def fedadmm(
         z_hat = sum_i alpha_i (beta_i u_i+ - lambda_i+) / sum_i alpha_i beta_i,    over all clients,
         z^{k+1} = (z_hat + delta z^k) / (1 + delta).
 
-    penalty: beta_i^0 above 0, a number or one per client [clients].
-    delta: the server's memory, at least 0.
-    criterion: by default every solve does its maximum of epochs.
-    penalty_rule: how beta_i changes after a solve; by default not at all.
-    unselected_penalty: with which penalty the server counts a client that it did not select: its "current" one
-        (Algorithm 3 read literally; needs u and lambda apart, so 2 n + 1 floats up) or the one last "sent"
-        (n + 1 floats up). By default "sent" without a penalty rule, where they are the same, else "current".
+    Args:
+        local: How a client solves its subproblem.
+        penalty: beta_i^0 above 0, a number or one per client [clients].
+        delta: The server's memory, at least 0.
+        criterion: When a local solve may stop early; by default it does its maximum of epochs.
+        penalty_rule: How beta_i changes after a solve; by default not at all.
+        unselected_penalty: With which penalty the server counts a client that it did not select: its "current" one
+            (Algorithm 3 read literally; needs u and lambda apart, so 2 n + 1 floats up) or the one last "sent"
+            (n + 1 floats up). By default "sent" without a penalty rule, where they are the same, else "current".
 
     >>> fedadmm(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).delta
     0.0
@@ -184,13 +187,15 @@ def fedadmm_in(
 ) -> FedADMM:
     """FedADMM-In (Algorithm 2): FedADMM whose local solves end at the inexactness criterion (3.7).
 
-    penalty: beta_i above 0, a number or one per client [clients].
-    c: the modulus of strong convexity c_i of the clients' losses, a number or one per client [clients].
-    delta: the server's memory, at least 0.
-    reference: the right-hand side is the residual at "server", z^k, or at "client", u_i^k.
-    residual: how it is obtained: "exact", "epoch_mean" or "verified" (see `criteria`).
-    sigma_factor: sigma is this share of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.
-    criterion: another criterion instead; c, reference, residual and sigma_factor are then not used.
+    Args:
+        local: How a client solves its subproblem.
+        penalty: beta_i above 0, a number or one per client [clients].
+        c: The modulus of strong convexity c_i of the clients' losses, a number or one per client [clients].
+        delta: The server's memory, at least 0.
+        reference: The criterion compares with the residual at "server", z^k, or at "client", u_i^k.
+        residual: How the residual is obtained: "exact", "epoch_mean" or "verified" (see `criteria`).
+        sigma_factor: Sigma is this share of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.
+        criterion: Another criterion instead; c, reference, residual and sigma_factor are then not used.
 
     >>> fedadmm_in(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0, reference="client").criterion.c
     0.01
@@ -217,10 +222,11 @@ def fedadmm_insa(
 
     The criterion's sigma follows each client's current penalty.
 
-    mu: the penalty changes if gap and penalty * movement differ by more than this factor, above 1.
-    tau: the factor by which it changes, above 1.
-    unselected_penalty: the server counts a client that it did not select with its "current" penalty or with the
-        one last "sent".
+    Args:
+        mu: The penalty changes if gap and penalty * movement differ by more than this factor, above 1.
+        tau: The factor by which the penalty changes, above 1.
+        unselected_penalty: The server counts a client that it did not select with its "current" penalty or with the
+            one last "sent".
 
     The other arguments are `fedadmm_in`'s.
 

@@ -13,12 +13,15 @@ import optax
 from ..core import checks
 from ..core.record import record, static
 from ..core.sums import RunningSum
+from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from . import criteria, server_step
 from .base import broadcast_params
 from .criteria import Criterion
 from .local_solver import LocalSolver
 from .server_step import ServerStep
+
+__all__ = ["fedavg", "fedprox"]
 
 
 @record
@@ -37,28 +40,26 @@ class Averaging:
     def display_name(self) -> str:
         return "FedAvg" if self.penalty is None else "FedProx"
 
-    def init(self, params: Any, clients: Clients) -> dict[str, Any]:
+    def init(self, params: Params, clients: Clients) -> dict[str, Any]:
         if self.average == "selected":
             return {"optimizer": self.server.init(params)}
         # Every client's last model is z^0 at first, and the weights sum to one.
         return {"total": RunningSum.of(params)}
 
-    def start(self, params: Any, client: Client) -> dict[str, Any]:
+    def start(self, params: Params, client: Client) -> Rows:
         return {} if self.average == "selected" else {"client_params": params}
 
-    def subproblem(self, sent: Any, row: dict[str, Any], client: Client, round: Round) -> Subproblem:
+    def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
         return Subproblem(penalty=self.penalty, previous=row.get("client_params"))
 
-    def reply(
-        self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
-    ) -> tuple[Any, dict[str, Any]]:
+    def reply(self, sent: Any, row: Rows, solution: Solution, client: Client, round: Round) -> tuple[Any, Rows]:
         if self.average == "selected":
             return optax.tree.sub(solution.params, sent), {}
         return optax.tree.sub(solution.params, row["client_params"]), {"client_params": solution.params}
 
     def aggregate(
-        self, params: Any, server: dict[str, Any], received: Received, round: Round
-    ) -> tuple[Any, dict[str, Any]]:
+        self, params: Params, server: dict[str, Any], received: Received, round: Round
+    ) -> tuple[Params, dict[str, Any]]:
         if self.average == "selected":
             mean = optax.tree.scale(1 / received.weight, received.total)
             params, state = self.server.apply(params, mean, server["optimizer"])
@@ -76,11 +77,14 @@ def fedavg(
 ) -> Averaging:
     """FedAvg: each selected client minimises its own loss from z^k, and the server averages.
 
-    average: "selected", z^{k+1} = sum alpha_i u_i / sum alpha_i over the selected clients, the usual one and
-        without memory for the others; or "all", z^{k+1} = sum alpha_i u_i over every client's last model,
-        selected or not, as in the paper's experiments.
-    criterion: when a local solve may stop early; by default it runs to `local.max_epochs`.
-    server: an optimizer that takes the averaged update as its step, `ServerStep(...)`; by default the update itself.
+    Args:
+        local: How a client minimises its loss.
+        average: "selected", z^{k+1} = sum alpha_i u_i / sum alpha_i over the selected clients, the usual one and
+            without memory for the others; or "all", z^{k+1} = sum alpha_i u_i over every client's last model,
+            selected or not, as in the paper's experiments.
+        criterion: When a local solve may stop early; by default it runs to `local.max_epochs`.
+        server: An optimizer that takes the averaged update as its step, `ServerStep(...)`; by default the update
+            itself.
 
     >>> fedavg(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5)).average
     'selected'
@@ -98,8 +102,12 @@ def fedprox(
 ) -> Averaging:
     """FedProx: FedAvg with penalty / 2 ||u - z^k||^2 added to each client's loss.
 
-    penalty: above 0, a number or one per client [clients]. FedProx's gamma-inexactness is
-    `criterion=criteria.relative_residual(sigma=gamma)`. The other arguments are `fedavg`'s.
+    FedProx's gamma-inexactness is `criterion=criteria.relative_residual(sigma=gamma)`.
+
+    Args:
+        penalty: Above 0, a number or one per client [clients].
+
+    The other arguments are `fedavg`'s.
 
     >>> fedprox(LocalSolver(learning_rate=0.1), penalty=0.5).penalty
     0.5

@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from jax import Array
 
+from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from .criteria import Criterion
 from .local_solver import LocalSolver
@@ -38,11 +39,11 @@ class Algorithm(Protocol):
     @property
     def criterion(self) -> Criterion: ...
 
-    def init(self, params: Any, clients: Clients) -> Any:
+    def init(self, params: Params, clients: Clients) -> Any:
         """The server's record at the start, from z^0 and all clients' sizes and weights."""
         ...
 
-    def start(self, params: Any, client: Client) -> dict[str, Any]:
+    def start(self, params: Params, client: Client) -> Rows:
         """What a client keeps before it was ever selected, by names; {} keeps nothing.
 
         A number called `penalties` is taken for the client's penalty: the records of solves have it after the round,
@@ -50,21 +51,19 @@ class Algorithm(Protocol):
         """
         ...
 
-    def broadcast(self, params: Any, server: Any, round: Round) -> Any:
+    def broadcast(self, params: Params, server: Any, round: Round) -> Any:
         """What the server sends to every selected client. Its floats are counted from it."""
         ...
 
-    def subproblem(self, sent: Any, row: dict[str, Any], client: Client, round: Round) -> Subproblem:
+    def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
         """What the client is to solve."""
         ...
 
-    def reply(
-        self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
-    ) -> tuple[Any, dict[str, Any]]:
+    def reply(self, sent: Any, row: Rows, solution: Solution, client: Client, round: Round) -> tuple[Any, Rows]:
         """(message, row): what the client sends, whose floats are counted from it, and what it keeps."""
         ...
 
-    def aggregate(self, params: Any, server: Any, received: Received, round: Round) -> tuple[Any, Any]:
+    def aggregate(self, params: Params, server: Any, received: Received, round: Round) -> tuple[Params, Any]:
         """(params, server): z^{k+1} and the server's record, from the sum of the messages."""
         ...
 
@@ -81,11 +80,11 @@ class RenewableSums(Protocol):
         """Whether the sums have taken in too much rounding."""
         ...
 
-    def count(self, server: Any, row: dict[str, Any], client: Client) -> Any:
+    def count(self, server: Any, row: Rows, client: Client) -> Any:
         """The server's record with the share of one more client, from its row."""
         ...
 
 
-def broadcast_params(algorithm: Any, params: Any, server: Any, round: Round) -> Any:
+def broadcast_params(algorithm: Any, params: Params, server: Any, round: Round) -> Params:
     """`broadcast` of a method whose server sends its parameters and nothing else."""
     return params

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core import checks, trees
+from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, LocalProgress, Received, Round, Solution, State, Subproblem
 from . import criteria, penalties
 from .base import Algorithm, RenewableSums
@@ -47,7 +48,7 @@ def check_parts(algorithm: Any) -> None:
             raise ValueError(_not_a_number(algorithm, path, leaf))
 
 
-def check_round(algorithm: Algorithm, params: Any, clients: Clients) -> tuple[Any, Any]:
+def check_round(algorithm: Algorithm, params: Params, clients: Clients) -> tuple[Any, Any]:
     """A round on parameters like these, of abstract clients: what the functions return has the shapes it should.
 
     Returns:
@@ -76,14 +77,14 @@ def abstract_round(id: Any) -> Round:
     return Round(jnp.int32(0), jax.random.fold_in(jax.random.key(0), id))
 
 
-def abstract_clients(number: int, params: Any) -> Clients:
+def abstract_clients(number: int, params: Params) -> Clients:
     """All of them."""
     dtype = trees.scalar_dtype(params)
     whole, real = (jax.ShapeDtypeStruct((number,), kind) for kind in (jnp.int32, dtype))
     return Clients(ids=whole, sizes=whole, weights=real, population=number)  # pyright: ignore[reportArgumentType]
 
 
-def _abstract_round(algorithm: Algorithm, params: Any, everyone: Clients) -> tuple[Any, Any]:
+def _abstract_round(algorithm: Algorithm, params: Params, everyone: Clients) -> tuple[Any, Any]:
     """What is sent and what is replied."""
     kind, client, zero = type(algorithm).__name__, abstract_client(everyone), jnp.zeros((), everyone.weights.dtype)
     round, none = abstract_round(client.id), jnp.int32(0)
@@ -105,15 +106,15 @@ def _abstract_round(algorithm: Algorithm, params: Any, everyone: Clients) -> tup
     total = jax.tree.map(lambda leaf: jnp.asarray(leaf, trees.at_least_single(jnp.result_type(leaf))), replied[0])
     updated = algorithm.aggregate(params, server, Received(total, zero, none), round)
     updated = check_values(f"{kind}.aggregate", updated, ("params", "server"))
-    for name, got, given in zip(("params", "server"), updated, (params, server), strict=True):
-        check_like(f"{kind}.aggregate: {name}", got, given)
+    for name, new, old in zip(("params", "server"), updated, (params, server), strict=True):
+        check_like(f"{kind}.aggregate: {name}", new, old)
     if isinstance(algorithm, RenewableSums):
         check_number(f"{kind}.worn", algorithm.worn(server), ())
         check_like(f"{kind}.count: server", mine.count(server, row, client), server)
     return sent, replied[0]
 
 
-def _start(mine: Any, params: Any, client: Client) -> dict[str, Any]:
+def _start(mine: Any, params: Params, client: Client) -> Rows:
     """One client's row, a dict of arrays."""
     place = f"{type(mine).__name__}.start"
     row = mine.start(params, client)
@@ -144,7 +145,7 @@ def _check_criterion(mine: Any, zero: Any) -> None:
     check_number(f"{kind}.floor", mine.floor, (), "one number, or one per client", verb="be")
 
 
-def _check_rule(rule: Any, params: Any, zero: Any) -> None:
+def _check_rule(rule: Any, params: Params, zero: Any) -> None:
     """It is for one client: (penalty, gap, movement) -> penalty, or with memory (penalty, seen, memory) -> both."""
     if rule is None:
         return
@@ -161,7 +162,7 @@ def _check_rule(rule: Any, params: Any, zero: Any) -> None:
     check_like(f"{kind}: memory", answer[1], memory)
 
 
-def _check_subproblem(place: str, subproblem: Any, params: Any, criterion: Any) -> None:
+def _check_subproblem(place: str, subproblem: Any, params: Params, criterion: Any) -> None:
     if not isinstance(subproblem, Subproblem):
         raise ValueError(f"{place} must return a fa.Subproblem, got {_shown(subproblem)}")
     for name in ("linear", "center", "start", "previous"):
@@ -193,23 +194,33 @@ def check_number(
         raise ValueError(f"{place} must {verb} {what}, got {_shown(value)}")
 
 
-def check_like(place: str, got: Any, given: Any, exact: bool = False) -> None:
-    """The structure and shapes of what was given, and numbers that its dtypes can hold; `exact`: its dtypes."""
-    there, wanted = dict(_leaves(place, got)), dict(_leaves(place, given))
-    for path, leaf in wanted.items():
-        if path not in there:
-            raise ValueError(f"{place}{path} must be {_kind(leaf)}, got {'none' if path else _shown(got)}")
-        if jnp.shape(there[path]) != jnp.shape(leaf):
-            raise ValueError(f"{place}{path} must have shape {jnp.shape(leaf)}, got {jnp.shape(there[path])}")
-        new, old = jnp.result_type(there[path]), jnp.result_type(leaf)
+def check_like(place: str, value: Any, like: Any, exact: bool = False) -> None:
+    """Checks that a value has the structure and shapes of another, and numbers that its dtypes can hold.
+
+    Args:
+        place: What the value is, for messages.
+        value: What a function returned.
+        like: What it was given.
+        exact: Whether the dtypes must be the same.
+
+    Raises:
+        ValueError: It is not so.
+    """
+    leaves, expected = dict(_leaves(place, value)), dict(_leaves(place, like))
+    for path, leaf in expected.items():
+        if path not in leaves:
+            raise ValueError(f"{place}{path} must be {_kind(leaf)}, got {'none' if path else _shown(value)}")
+        if jnp.shape(leaves[path]) != jnp.shape(leaf):
+            raise ValueError(f"{place}{path} must have shape {jnp.shape(leaf)}, got {jnp.shape(leaves[path])}")
+        new, old = jnp.result_type(leaves[path]), jnp.result_type(leaf)
         lost = jnp.issubdtype(new, jnp.inexact) and not jnp.issubdtype(old, jnp.inexact)
         if lost or (exact and new != old):
             raise ValueError(f"{place}{path} must be {old}, got {new}: convert it, or begin with {new}")
-    for path in there:
-        if path not in wanted:
+    for path in leaves:
+        if path not in expected:
             raise ValueError(f"{place}{path} was not there before: return what was given, with new values")
-    if jax.tree.structure(got) != jax.tree.structure(given):
-        raise ValueError(f"{place} must be built as it was given, {_shown(given)}, got {_shown(got)}")
+    if jax.tree.structure(value) != jax.tree.structure(like):
+        raise ValueError(f"{place} must be built as it was given, {_shown(like)}, got {_shown(value)}")
 
 
 def _leaves(place: str, tree: Any) -> list[tuple[str, Any]]:

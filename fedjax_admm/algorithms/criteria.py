@@ -155,17 +155,19 @@ class RelativeResidual:
 def checked(criterion: Criterion | None, *, unless_kept: str | None = None) -> Criterion:
     """A criterion as an algorithm's argument; None runs to the maximum.
 
-    unless_kept: of an algorithm whose clients do not keep their former parameters, what to use instead.
+    Args:
+        criterion: The criterion.
+        unless_kept: Of an algorithm whose clients do not keep their former parameters, what to use instead.
     """
-    given = run_to_maximum() if criterion is None else criterion
-    found = checks.part("criterion", given, MEMBERS, "fa.criteria")
+    chosen = run_to_maximum() if criterion is None else criterion
+    part = checks.part("criterion", chosen, MEMBERS, "fa.criteria")
     for name, words in (("residual", RESIDUALS), ("reference", REFERENCES)):
-        checks.choice(f"{type(found).__name__}.{name}", getattr(found, name), (None, *words))
-    if not isinstance(getattr(found, "needs_noise", False), bool):
-        raise ValueError(f"{type(found).__name__}.needs_noise must be True or False, got {found.needs_noise!r}")  # pyright: ignore[reportAttributeAccessIssue]
-    if unless_kept is not None and found.reference == "client":
+        checks.choice(f"{type(part).__name__}.{name}", getattr(part, name), (None, *words))
+    if not isinstance(getattr(part, "needs_noise", False), bool):
+        raise ValueError(f"{type(part).__name__}.needs_noise must be True or False, got {part.needs_noise!r}")  # pyright: ignore[reportAttributeAccessIssue]
+    if unless_kept is not None and part.reference == "client":
         raise ValueError(f"reference='client' needs clients that keep their former parameters: use {unless_kept}")
-    return found
+    return part
 
 
 def run_to_maximum() -> RunToMaximum:
@@ -180,8 +182,12 @@ def run_to_maximum() -> RunToMaximum:
 def constant_tolerance(eps: Any, *, residual: str = "exact") -> DecayingTolerance:
     """Stop when ||e(u)|| <= eps: the preset accuracy that the paper argues against.
 
-    `eps` is a number, or one per client [clients]. An exact residual is looked at before each epoch, so a client
-    that is accurate enough already does none; the other two are known after an epoch.
+    An exact residual is looked at before each epoch, so a client that is accurate enough already does none; the other
+    two are known after an epoch.
+
+    Args:
+        eps: The tolerance, above 0; a number, or one per client [clients].
+        residual: "exact", "epoch_mean" or "verified".
 
     >>> constant_tolerance(1e-3).eps
     0.001
@@ -196,7 +202,12 @@ def decaying_tolerance(eps: Any, factor: Any = 0.9, *, residual: str = "exact") 
     """Stop when ||e(u)|| <= eps * factor^k in round k = 0, 1, ...
 
     With factor < 1 the tolerances are summable, the condition under which an inexact ADMM converges for convex
-    functions; 1, at most, is a constant tolerance. Both numbers may be one per client [clients].
+    functions.
+
+    Args:
+        eps: The tolerance of the first round, above 0; a number, or one per client [clients].
+        factor: Above 0 and at most 1, which is a constant tolerance; likewise.
+        residual: "exact", "epoch_mean" or "verified".
 
     >>> decaying_tolerance(0.1, factor=0.5).factor
     0.5
@@ -215,15 +226,17 @@ def decaying_squared_tolerance(eps: Any, factor: Any = 0.95, *, residual: str = 
     """Stop when ||e(u)||^2 <= eps * factor^k in round k = 0, 1, ..., the condition of Zhou and Li's FedADMM.
 
     Theirs is ||e||^2 <= eps_i^{k+1} <= factor_i eps_i^k with factor_i < 1: `decaying_tolerance` with both roots.
-    eps: the bound on the squared norm in the first round, above 0; a number, or one per client [clients].
-    factor: in (0, 1), likewise. The authors' program has 0.95.
-    residual: "exact", "epoch_mean" or "verified".
 
     The decay is counted in rounds. The authors' program lowers eps_i only when client i is selected. A decay by
     rounds keeps their inequality from each solve of a client to its next and needs no count for each client, but
     where a fraction p of the clients is selected, eps_i falls by factor^(1 / p) a solve: give factor^p for theirs.
     Their residual has the client's weight alpha_i in it, and their program's bound is eps_i times the number n of
     parameters: its eps_i is our eps * alpha_i^2 / n.
+
+    Args:
+        eps: The bound on the squared norm in the first round, above 0; a number, or one per client [clients].
+        factor: In (0, 1), likewise. The authors' program has 0.95.
+        residual: "exact", "epoch_mean" or "verified".
 
     >>> decaying_squared_tolerance(4.0, factor=0.25)
     DecayingTolerance(eps=2.0, factor=0.5, residual='exact')
@@ -239,13 +252,14 @@ def decaying_squared_tolerance(eps: Any, factor: Any = 0.95, *, residual: str = 
 def summable_tolerance(eps: Any, power: Any = 2.0, *, residual: str = "exact") -> SummableTolerance:
     """Stop when ||e(u)|| <= eps / (k + 1)^power in round k = 0, 1, ..., tolerances with a finite sum.
 
-    eps: the tolerance of the first round, above 0; a number, or one per client [clients].
-    power: above 1, else the sum is infinite; likewise.
-    residual: "exact", "epoch_mean" or "verified".
-
     With convex f_i and a constant penalty beta the subproblem is strongly convex, so the distance to its solution
     is at most ||e|| / beta: the errors have a finite sum, and the ADMM converges as an exact one does. The theorem
     is for all clients in every round, exact residuals, and a maximum of epochs that never ends a solve.
+
+    Args:
+        eps: The tolerance of the first round, above 0; a number, or one per client [clients].
+        power: Above 1, else the sum is infinite; likewise.
+        residual: "exact", "epoch_mean" or "verified".
 
     >>> summable_tolerance(0.1, power=1.5).power
     1.5
@@ -271,15 +285,16 @@ def sampling_noise(factor: Any = 1.0, *, residual: str = "epoch_mean") -> Sampli
     of one row's residual, whatever the batches' sizes: the squared standard error of e, the client's rows taken as a
     sample. Below it, further steps fit these rows rather than what they were drawn from.
 
-    factor: above 0; a number, or one per client [clients].
-    residual: "epoch_mean" costs no gradient but the parameters move: their drift counts as noise, so it stops sooner.
-        "exact" and "verified" take both numbers at the same parameters, a full gradient each time.
-
     Limits. There is no estimate from one batch: with `batch_size=None`, and for clients with no more rows than a
     batch, every solve runs to its maximum. With few batches it is rough. The noise is summed over all parameters:
     where these are more than the rows, ||e|| may be about its noise at any point (on least squares with 50 rows of
     500 parameters, far from the optimum, a factor of 1 stopped within ten epochs and 0.7 not in fifty). The tolerance
     does not go to zero, so no theorem on inexact ADMM covers it.
+
+    Args:
+        factor: Above 0; a number, or one per client [clients].
+        residual: "epoch_mean" costs no gradient but the parameters move: their drift counts as noise, so it stops
+            sooner. "exact" and "verified" take both numbers at the same parameters, a full gradient each time.
 
     >>> sampling_noise(0.5).residual
     'epoch_mean'
@@ -307,15 +322,20 @@ def relative_residual(
 ) -> RelativeResidual:
     """Stop when ||e(u)|| <= sigma ||e(reference)||, the paper's inexactness criterion (3.7).
 
-    Give either `c`, the modulus of strong convexity, for sigma = sigma_factor * sqrt2 / (sqrt2 + sqrt(beta /
-    c)) with the client's current penalty beta (3.18), or `sigma` itself in (0, 1). Each may be one per client
-    [clients]. FedProx's gamma-inexactness (Li et al., "Federated optimization in heterogeneous networks", MLSys
-    2020, Definition 2) is sigma = gamma with the server's reference: at z^k the proximal term has no gradient.
+    Give either `c`, for sigma = sigma_factor * sqrt2 / (sqrt2 + sqrt(beta / c)) with the client's current penalty beta
+    (3.18), or `sigma` itself. FedProx's gamma-inexactness (Li et al., "Federated optimization in heterogeneous
+    networks", MLSys 2020, Definition 2) is sigma = gamma with the server's reference: at z^k the proximal term has no
+    gradient.
 
-    reference: "server" compares with ||e(z^k)|| (Remark 3.4, what the paper's experiments do), "client" with
-    ||e(u_i^k)|| (3.7), which Theorem 3.3 covers; then a solve may hold at its start and do no epoch.
-    floor: stop too when ||e(u)|| <= floor; in single precision a relative criterion cannot be met near the
-    optimum, and without a floor each later solve runs to its maximum.
+    Args:
+        c: The modulus of strong convexity, above 0; a number, or one per client [clients].
+        sigma: In (0, 1), likewise.
+        reference: "server" compares with ||e(z^k)|| (Remark 3.4, what the paper's experiments do), "client" with
+            ||e(u_i^k)|| (3.7), which Theorem 3.3 covers; then a solve may hold at its start and do no epoch.
+        residual: "exact", "epoch_mean" or "verified".
+        sigma_factor: With `c`, the share of sigma's bound that is used, below 1.
+        floor: Stop too when ||e(u)|| <= floor; in single precision a relative criterion cannot be met near the
+            optimum, and without a floor each later solve runs to its maximum.
 
     >>> relative_residual(c=0.01).reference
     'server'

@@ -15,11 +15,14 @@ from jax import Array
 from ..core import checks, trees
 from ..core.record import record, static
 from ..core.sums import RunningSum
+from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from . import criteria
 from .base import broadcast_params
 from .criteria import Criterion
 from .local_solver import LocalSolver
+
+__all__ = ["feddyn"]
 
 
 @record
@@ -41,25 +44,23 @@ class FedDyn:
 
     broadcast = broadcast_params
 
-    def init(self, params: Any, clients: Clients) -> Server:
+    def init(self, params: Params, clients: Clients) -> Server:
         a = trees.per_client(self.penalty, clients.ids).astype(trees.scalar_dtype(params))
         return Server(RunningSum.of(optax.tree.zeros_like(params)), jnp.sum(clients.weights * a))
 
-    def start(self, params: Any, client: Client) -> dict[str, Any]:
+    def start(self, params: Params, client: Client) -> Rows:
         return {"duals": optax.tree.zeros_like(params)}
 
-    def subproblem(self, sent: Any, row: dict[str, Any], client: Client, round: Round) -> Subproblem:
+    def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
         return Subproblem(linear=row["duals"], penalty=self.penalty)
 
-    def reply(
-        self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
-    ) -> tuple[Any, dict[str, Any]]:
+    def reply(self, sent: Any, row: Rows, solution: Solution, client: Client, round: Round) -> tuple[Any, Rows]:
         a = self.penalty
         pull = trees.scale(a, optax.tree.sub(solution.params, sent))  # a (u+ - z)
         known = {} if self.one_for_all else {"penalty": a}
         return {"pull": pull, **known}, {"duals": optax.tree.sub(row["duals"], pull)}  # g+ = g - a (u+ - z)
 
-    def aggregate(self, params: Any, server: Server, received: Received, round: Round) -> tuple[Any, Server]:
+    def aggregate(self, params: Params, server: Server, received: Received, round: Round) -> tuple[Params, Server]:
         pull = received.total["pull"]
         a = self.penalty * received.weight if self.one_for_all else received.total["penalty"]  # sum of alpha a
         h = server.dual.add(optax.tree.scale(-1, pull))
@@ -88,11 +89,13 @@ def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = No
     grad f_i(z) = 0: the minimiser of sum alpha_i f_i. `penalty = a / (m alpha)` is the paper's method with one a on
     the losses m alpha_i f_i. With all clients selected in every round it is `fedadmm` without memory.
 
-    penalty: a_i above 0, a number or one per client [clients]; the paper's alpha.
-    criterion: when a local solve may stop early; by default it runs to `local.max_epochs`.
-
     The clients' rows are `duals`, g_i [clients, ...], 0 at first. A selected client sends a_i (u_i+ - z^k), n floats,
     and a_i where clients have penalties of their own.
+
+    Args:
+        local: How a client solves its subproblem.
+        penalty: a_i above 0, a number or one per client [clients]; the paper's alpha.
+        criterion: When a local solve may stop early; by default it runs to `local.max_epochs`.
 
     >>> feddyn(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5), penalty=0.1).penalty
     0.1

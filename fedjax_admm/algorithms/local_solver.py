@@ -12,6 +12,7 @@ from jax import Array
 
 from ..core import checks
 from ..core.record import record, static
+from ..core.types import Params
 
 # Rows of one piece of a full gradient. At most so many: enough for matrix products, few enough for a CNN's
 # activations. Fewer where clients are small, so that nine tenths of the rows in all their pieces exist.
@@ -23,14 +24,15 @@ LEAST_FILLED = 0.9
 class LocalSolver:
     """Gradient steps on the client's subproblem, by any optax optimizer, afresh in every solve.
 
-    learning_rate: a number, or one per client [clients].
-    batch_size: rows of a step. An epoch visits each row once, in an order that depends on (seed, round, client,
-        epoch) alone; the last batch has what is left. None: one step an epoch, with the full gradient.
-    max_epochs: a whole number, or one per client [clients].
-    optimizer: a factory, called with the learning rate: `optax.sgd`, `optax.adam`, `optax.lbfgs` or your own
-        function, defined once (a new lambda or `functools.partial` for each run compiles anew). A line search
-        evaluates the step's own objective: the batch's, or all rows' with a full gradient. Each evaluation
-        counts as a gradient of those rows.
+    Attributes:
+        learning_rate: A number, or one per client [clients].
+        batch_size: Rows of a step. An epoch visits each row once, in an order that depends on (seed, round, client,
+            epoch) alone; the last batch has what is left. None: one step an epoch, with the full gradient.
+        max_epochs: A whole number, or one per client [clients].
+        optimizer: A factory, called with the learning rate: `optax.sgd`, `optax.adam`, `optax.lbfgs` or your own
+            function, defined once (a new lambda or `functools.partial` for each run compiles anew). A line search
+            evaluates the step's own objective: the batch's, or all rows' with a full gradient. Each evaluation
+            counts as a gradient of those rows.
 
     >>> LocalSolver(learning_rate=0.01, batch_size=50, max_epochs=20).max_epochs
     20
@@ -71,11 +73,11 @@ class LocalSolver:
         filled = [sizes.sum() / (-(-sizes // piece) * piece).sum() for piece in pieces]
         return next((p for p, share in zip(pieces, filled, strict=True) if share >= LEAST_FILLED), pieces[-1])
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: Params) -> Any:
         """The optimizer's state at the start of a solve."""
-        return self._made().init(params)
+        return self._make_optimizer().init(params)
 
-    def _made(self) -> optax.GradientTransformation:
+    def _make_optimizer(self) -> optax.GradientTransformation:
         try:
             made = self.optimizer(self.learning_rate)
         except TypeError as error:
@@ -84,9 +86,11 @@ class LocalSolver:
             raise ValueError(f"optimizer must make an optax optimizer from a learning rate, but it made {made!r}")
         return made
 
-    def step(self, params: Any, state: Any, gradient: Any, value: Array, value_fn: Callable) -> tuple[Any, Any, Array]:
+    def step(
+        self, params: Params, state: Any, gradient: Params, value: Array, value_fn: Callable
+    ) -> tuple[Params, Any, Array]:
         """One step of one client (scalar learning rate): (params, state, evaluations of its line search)."""
-        optimizer = optax.with_extra_args_support(self._made())
+        optimizer = optax.with_extra_args_support(self._make_optimizer())
         updates, state = optimizer.update(gradient, state, params, value=value, grad=gradient, value_fn=value_fn)
         searched = optax.tree.get_all_with_path(state, "num_linesearch_steps")
         none: Array = jnp.int32(0)

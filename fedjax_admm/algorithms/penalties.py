@@ -18,6 +18,7 @@ from jax import Array
 
 from ..core import checks, trees
 from ..core.record import record, static
+from ..core.types import Params
 from ..core.vocabulary import Round, Solution
 
 # Of rules that say nothing else. A sound run's penalties are some powers of ten around the loss's curvature; at these a
@@ -33,7 +34,7 @@ class Evidence:
     movement: Array  # ||u+ - u||
     measured: Array  # bool: whether both are the solve's own; not where the update was clipped
     epochs: Array  # int32, epochs done
-    params: Any  # u+
+    params: Params  # u+
     previous: Any  # u, the client's former parameters
     duals: Any  # lambda+
     previous_duals: Any  # lambda
@@ -120,18 +121,18 @@ def residual_balancing(
     column `penalties_at_bound` tells of it; with `judge_idle=False` it does not happen.
 
     Args:
-        mu: the penalty changes if gap and penalty * movement differ by more than this factor, above 1.
-        tau: the factor by which it changes, above 1.
-        bounds: the lowest and the highest penalty, each above 0, a number or one per client [clients]. A penalty that
+        mu: The penalty changes if gap and penalty * movement differ by more than this factor, above 1.
+        tau: The factor by which the penalty changes, above 1.
+        bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients]. A penalty that
             would leave them, or was outside from the start, is the nearer one after its next solve. The default is so
             wide that no sound run meets it.
-        judge_idle: whether solves that did no epoch change the penalty, as (3.15) says; otherwise it stays.
+        judge_idle: Whether solves that did no epoch change the penalty, as (3.15) says; otherwise it stays.
 
     Returns:
         The rule, for `fedadmm(penalty_rule=...)`.
 
     Raises:
-        ValueError: if an argument is not as said here.
+        ValueError: If an argument is not as said here.
 
     >>> rule = residual_balancing(mu=5, tau=2)
     >>> float(rule(jnp.float32(1.0), jnp.float32(10.0), jnp.float32(1.0)))
@@ -152,7 +153,13 @@ def residual_balancing(
 
 
 def bounds_of(rule: PenaltyRule) -> tuple[Any, Any] | None:
-    """The rule's (lowest, highest) penalty; None if it changes nothing.
+    """The bounds of a rule.
+
+    Args:
+        rule: How a penalty changes.
+
+    Returns:
+        (lowest, highest) penalty; None if the rule changes nothing.
 
     >>> bounds_of(residual_balancing(bounds=(0.1, 10)))
     (0.1, 10.0)
@@ -160,8 +167,16 @@ def bounds_of(rule: PenaltyRule) -> tuple[Any, Any] | None:
     return getattr(rule, "bounds", BOUNDS)
 
 
-def start(rule: Any, params: Any) -> dict[str, Any]:
-    """What the rule remembers of a client at first; {} if nothing."""
+def start(rule: Any, params: Params) -> dict[str, Any]:
+    """The memory of a rule at the start.
+
+    Args:
+        rule: How a penalty changes, with its numbers of one client.
+        params: The server's parameters z^0.
+
+    Returns:
+        What the rule remembers of the client at first; {} if nothing.
+    """
     return rule.start(params) if hasattr(rule, "start") else {}
 
 
@@ -169,10 +184,10 @@ def adapt(rule: Any, penalty: Array, seen: Evidence, memory: dict[str, Any]) -> 
     """One client's penalty after its solve.
 
     Args:
-        rule: how a penalty changes, with its numbers of this client.
+        rule: How a penalty changes, with its numbers of this client.
         penalty: beta_i of the solve.
-        seen: what is known of the solve.
-        memory: what the rule remembers of this client.
+        seen: What is known of the solve.
+        memory: What the rule remembers of this client.
 
     Returns:
         (penalty, memory): the rule's, the penalty within its bounds; the former ones where nothing was measured or the
@@ -193,7 +208,15 @@ def adapt(rule: Any, penalty: Array, seen: Evidence, memory: dict[str, Any]) -> 
 
 
 def count_at_bound(rule: PenaltyRule, penalties: np.ndarray, ids: np.ndarray) -> int:
-    """How many of clients' penalties [ids] are at a bound of the rule; 0 if it has none.
+    """Counts the penalties that are at a bound.
+
+    Args:
+        rule: How a penalty changes.
+        penalties: Clients' penalties [ids].
+        ids: The clients' numbers [ids].
+
+    Returns:
+        How many are at a bound of the rule; 0 if it has none.
 
     >>> count_at_bound(residual_balancing(bounds=(0.1, 10)), np.float32([0.1, 1, 10]), np.arange(3))
     2

@@ -14,11 +14,14 @@ import optax
 from ..core import checks, trees
 from ..core.record import record
 from ..core.sums import RunningSum
+from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from . import criteria, server_step
 from .criteria import Criterion
 from .local_solver import LocalSolver
 from .server_step import ServerStep
+
+__all__ = ["scaffold"]
 
 
 @record
@@ -29,22 +32,20 @@ class Scaffold:
     criterion: Criterion
     server: ServerStep
 
-    def init(self, params: Any, clients: Clients) -> dict[str, Any]:
+    def init(self, params: Params, clients: Clients) -> dict[str, Any]:
         return {"control": RunningSum.of(optax.tree.zeros_like(params)), "optimizer": self.server.init(params)}
 
-    def start(self, params: Any, client: Client) -> dict[str, Any]:
+    def start(self, params: Params, client: Client) -> Rows:
         return {"controls": optax.tree.zeros_like(params)}
 
-    def broadcast(self, params: Any, server: dict[str, Any], round: Round) -> dict[str, Any]:
+    def broadcast(self, params: Params, server: dict[str, Any], round: Round) -> dict[str, Any]:
         return {"params": params, "control": optax.tree.cast_like(server["control"].value, params)}
 
-    def subproblem(self, sent: Any, row: dict[str, Any], client: Client, round: Round) -> Subproblem:
+    def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
         # The step u - eta (g_i(u) - c_i + c) is one on f_i(u) - <c_i - c, u>.
         return Subproblem(linear=optax.tree.sub(row["controls"], sent["control"]))
 
-    def reply(
-        self, sent: Any, row: dict[str, Any], solution: Solution, client: Client, round: Round
-    ) -> tuple[Any, dict[str, Any]]:
+    def reply(self, sent: Any, row: Rows, solution: Solution, client: Client, round: Round) -> tuple[Any, Rows]:
         moved = optax.tree.sub(solution.params, sent["params"])
         rate = jnp.asarray(self.local.learning_rate)
         length = rate * jnp.maximum(solution.steps, 1).astype(rate.dtype)  # K_i eta_i
@@ -54,8 +55,8 @@ class Scaffold:
         return {"moved": moved, "change": change}, {"controls": optax.tree.add(row["controls"], change)}
 
     def aggregate(
-        self, params: Any, server: dict[str, Any], received: Received, round: Round
-    ) -> tuple[Any, dict[str, Any]]:
+        self, params: Params, server: dict[str, Any], received: Received, round: Round
+    ) -> tuple[Params, dict[str, Any]]:
         mean = optax.tree.scale(1 / received.weight, received.total["moved"])
         params, state = self.server.apply(params, mean, server["optimizer"])
         return params, {"control": server["control"].add(received.total["change"]), "optimizer": state}
@@ -81,15 +82,16 @@ def scaffold(
     all clients, so at a fixed point (u_i+ = z, c = 0, c_i = grad f_i(z)) sum alpha_i grad f_i(z) = 0: the minimiser
     of sum alpha_i f_i. All c_i are 0 at first.
 
-    local: with `optax.sgd`, since for any other optimizer (z - u+) / (K_i eta_i) is not a mean of gradients. K_i is
-        the number of steps done, max_epochs * ceil(N_i / batch_size) if nothing stops the solve.
-    server_learning_rate: eta_g, above 0; by default 1.
-    criterion: when a local solve may stop early; by default it runs to `local.max_epochs`. A client that did no
-        step keeps its c_i.
-    server: an optimizer that takes the averaged update as its step, `ServerStep(...)`, in place of eta_g.
-
     The clients' rows are `controls`, c_i [clients, ...]. A selected client receives z and c and sends both
     differences, 2 n floats each way, as in the paper.
+
+    Args:
+        local: With `optax.sgd`, since for any other optimizer (z - u+) / (K_i eta_i) is not a mean of gradients. K_i is
+            the number of steps done, max_epochs * ceil(N_i / batch_size) if nothing stops the solve.
+        server_learning_rate: eta_g, above 0; by default 1.
+        criterion: When a local solve may stop early; by default it runs to `local.max_epochs`. A client that did no
+            step keeps its c_i.
+        server: An optimizer that takes the averaged update as its step, `ServerStep(...)`, in place of eta_g.
 
     >>> scaffold(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5)).server.learning_rate
     1.0

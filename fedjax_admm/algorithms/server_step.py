@@ -10,6 +10,7 @@ import optax
 
 from ..core import checks
 from ..core.record import record, static
+from ..core.types import Params
 
 
 @record
@@ -19,10 +20,10 @@ class ServerStep:
     The update is the negative of a gradient: with `optax.sgd` and a learning rate of 1, the default, the server's new
     parameters are the old ones plus the update. The optimizer's state is a part of the run's state.
 
-    Args:
-        optimizer: a factory, called with the learning rate: `optax.sgd`, `optax.adam` or your own function, defined
+    Attributes:
+        optimizer: A factory, called with the learning rate: `optax.sgd`, `optax.adam` or your own function, defined
             once.
-        learning_rate: above 0.
+        learning_rate: Above 0.
 
     >>> ServerStep(optimizer=optax.adam, learning_rate=0.1).learning_rate
     0.1
@@ -39,17 +40,17 @@ class ServerStep:
                 f"got {self.optimizer!r}"
             )
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: Params) -> Any:
         """The optimizer's state at the start."""
-        return self._made().init(params)
+        return self._make_optimizer().init(params)
 
-    def apply(self, params: Any, update: Any, state: Any) -> tuple[Any, Any]:
+    def apply(self, params: Params, update: Params, state: Any) -> tuple[Params, Any]:
         """(params, state) after a step along `update`, a tree like the parameters."""
         gradient = jax.tree.map(lambda change, like: -change.astype(like.dtype), update, params)
-        step, state = self._made().update(gradient, state, params)
+        step, state = self._make_optimizer().update(gradient, state, params)
         return optax.apply_updates(params, step), state
 
-    def _made(self) -> optax.GradientTransformation:
+    def _make_optimizer(self) -> optax.GradientTransformation:
         made = self.optimizer(self.learning_rate)
         if not (hasattr(made, "init") and hasattr(made, "update")):
             raise ValueError(f"optimizer must make an optax optimizer from a learning rate, but it made {made!r}")

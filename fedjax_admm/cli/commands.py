@@ -33,7 +33,7 @@ from ..exchange.client_time import ClientTime
 from ..exchange.faults import Faults
 from ..results import remarks
 from ..results.history import DivergenceError, Result
-from ..runs.compare import checked_seeds, compare
+from ..runs.compare import check_seeds, compare
 from ..runs.estimate import estimate
 from ..runs.interrupts import Interrupted
 from ..runs.progress import making
@@ -44,7 +44,7 @@ from ..storage.comparison_directory import CELLS, read_comparison
 from ..storage.run_directory import check_place, read_run
 from ..storage.settings import title
 from . import output
-from .flags import Flags, command, value
+from .flags import Flags, command, read_value
 
 EXAMPLES = {
     "linear": examples.linear_regression,
@@ -78,7 +78,7 @@ app.add_typer(compare_app, name="compare", help=COMPARE_HELP)
 app.add_typer(data_app, name="data")
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [word.strip().replace("-", "_") for word in str(text).split(",") if word.strip()]
 
 
@@ -87,26 +87,26 @@ def _option(name: str, kind: Any, default: Any, text: str, parser: Callable | No
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
 
 
-def _list(text: Any) -> Any:
-    found = value(text)
-    if found is None:
+def _read_list(text: Any) -> Any:
+    values = read_value(text)
+    if values is None:
         raise typer.BadParameter(f"{text!r} is not a list of numbers")
-    return found if isinstance(found, list) else [found]
+    return values if isinstance(values, list) else [values]
 
 
 _criteria = f"{', '.join((FIXED, *RELATIVE))}, or with its numbers, as in sampling_noise(1), {', '.join(MAKERS)}"
 _names = ", ".join(name.replace("_", "-") for name in algorithms.__all__)
 _ONE = (
     _option("algorithm", str, "fedadmm-insa", f"One of {_names}."),
-    _option("penalty", str, "1", "beta, the initial penalty; or one per client, between commas.", value),
+    _option("penalty", str, "1", "beta, the initial penalty; or one per client, between commas.", read_value),
     _option("criterion", str | None, None, f"When a solve ends, if not as usual for the algorithm: {_criteria}."),
 )
 _MANY = (
     _option(
         "algorithms", str, "fedavg,fedadmm,fedadmm-in,fedadmm-insa", f"Some of {_names}; the first is the baseline."
     ),
-    _option("penalties", str, "1", "Penalties, between commas.", _list),
-    _option("seeds", str, "0", "Seeds, between commas.", _list),
+    _option("penalties", str, "1", "Penalties, between commas.", _read_list),
+    _option("seeds", str, "0", "Seeds, between commas.", _read_list),
     _option("criteria", str | None, None, f"Each algorithm with each of these, between commas: {_criteria}."),
     _option(
         "target",
@@ -116,7 +116,7 @@ _MANY = (
     ),
 )
 _SIMULATE = {"problem": None, "algorithm": None, "rounds": None, "participation": None, "initial_params": None,
-             "on_round": None, "execution": None, "faults": None, "client_time": None,
+             "on_round": None, "execution": None, "faults": None, "client_time": None, "exchange": None,
              "label": None, "run_dir": "out"}  # fmt: skip
 _RUN = Flags([simulate], "Run", renamed=_SIMULATE)
 _RUNS = Flags([simulate], "Run", renamed=_SIMULATE | {"seed": None})
@@ -126,7 +126,7 @@ _TIME = Flags([ClientTime], "Client time", own_defaults=False)
 _METHOD = Flags(
     [getattr(algorithms, name) for name in reversed(algorithms.__all__)],
     "Algorithm (default: the paper's)",
-    renamed={"local": None, "penalty": None, "criterion": None, "penalty_rule": None},
+    renamed=dict.fromkeys(("local", "penalty", "criterion", "penalty_rule", "server")),
     own_defaults=False,
 )
 
@@ -136,56 +136,56 @@ def _add(name: str, make: Callable[..., Example]) -> None:
     text = (inspect.getdoc(make) or "").partition("\n")[0]
 
     def run(**values: Any) -> None:
-        name, options = _known(values["algorithm"]), _METHOD.values(values)
+        name, options = _check_name(values["algorithm"]), _METHOD.values(values)
         chosen = {"penalty": values["penalty"]} | options | _criterion(values["criterion"])
-        settings = _RUN.values(values) | _circumstances(values)
+        settings = _RUN.values(values) | _read_circumstances(values)
         check_run(**settings)
         _check_algorithm(name, chosen, values["clients"])
         before = None if values["rebuild"] else output.rounds_if_complete(values["out"])
-        example = _made(make, problem.values(values), values["progress"])
+        example = _make_example(make, problem.values(values), values["progress"])
         chosen = example.algorithm(name, **chosen)
         result = simulate(example.problem, chosen, **example.run_settings | settings | {"label": values["algorithm"]})
-        note = _note(result, settings["client_time"], chosen, example.problem)
+        note = _write_note(result, settings["client_time"], chosen, example.problem)
         output.show_run(result, values["out"], title({}, example.problem.recipe, values["algorithm"]), note, before)
 
     def compare_(**values: Any) -> None:
-        names = [_known(word) for word in _words(values["algorithms"])]
-        checked_seeds(values["seeds"])
+        names = [_check_name(word) for word in _split_words(values["algorithms"])]
+        check_seeds(values["seeds"])
         if values["out"] is not None:
             check_place(Path(values["out"]), CELLS)
-        settings = _RUNS.values(values) | _circumstances(values)
+        settings = _RUNS.values(values) | _read_circumstances(values)
         checked: dict[str, Any] = settings | {"run_dir": None}
         check_run(**checked)
         _check_penalties(values["penalties"])
-        cells = _cells(names, values["penalties"], values["criteria"], _METHOD.values(values))
+        cells = _make_cells(names, values["penalties"], values["criteria"], _METHOD.values(values))
         for name, options in cells.values():
             _check_algorithm(name, options, values["clients"])
-        targets = [target_of(text) for text in values["target"] or ()]
-        example = _made(make, problem.values(values), values["progress"])
+        targets = [read_target(text) for text in values["target"] or ()]
+        example = _make_example(make, problem.values(values), values["progress"])
         chosen = {label: example.algorithm(name, **options) for label, (name, options) in cells.items()}
         settings |= example.run_settings | {"seeds": values["seeds"]}
         output.show_comparison(compare(example.problem, chosen, targets=targets, **settings), values["out"])
 
     for where, function, own, flags in ((run_app, run, _ONE, _RUN), (compare_app, compare_, _MANY, _RUNS)):
         groups = (flags, _EXECUTION, problem, _METHOD, _FAULTS, _TIME)
-        where.command(name, help=text)(command(_heard(function), *groups, own=own))
+        where.command(name, help=text)(command(_carry_past_typer(function), *groups, own=own))
 
 
-def _note(result: Result, client_time: ClientTime | None, algorithm: Any, problem: Any) -> str | None:
+def _write_note(result: Result, client_time: ClientTime | None, algorithm: Any, problem: Any) -> str | None:
     """What to say of a run of which the server used nothing; None for any other."""
     if client_time is None:
         return remarks.note(result)
-    told = estimate(problem, algorithm)
-    floats = told.floats_down + told.floats_up
+    estimated = estimate(problem, algorithm)
+    floats = estimated.floats_down + estimated.floats_up
     return remarks.note(result, client_time.shortest_solve(result.cohorts, result.solves, floats))
 
 
-def _made(make: Callable[..., Example], arguments: dict[str, Any], progress: bool) -> Example:
+def _make_example(make: Callable[..., Example], arguments: dict[str, Any], progress: bool) -> Example:
     with making(make.__name__, arguments, progress):
         return make(**arguments)
 
 
-def _circumstances(values: dict[str, Any]) -> dict[str, Any]:
+def _read_circumstances(values: dict[str, Any]) -> dict[str, Any]:
     """Execution, faults and clients' time, as far as flags of them were given."""
     faults, time = _FAULTS.values(values), _TIME.values(values)
     if time and "gradients_per_second" not in time:
@@ -199,14 +199,14 @@ def _circumstances(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _known(word: str) -> str:
+def _check_name(word: str) -> str:
     names = tuple(name.replace("_", "-") for name in algorithms.__all__)
     return checks.choice("algorithm", word.replace("_", "-"), names).replace("-", "_")
 
 
 def _check_penalties(penalties: list[Any]) -> None:
-    found = [checks.number("penalty", penalty, above=0) for penalty in penalties]
-    if len(set(found)) < len(found):
+    numbers = [checks.number("penalty", penalty, above=0) for penalty in penalties]
+    if len(set(numbers)) < len(numbers):
         raise ValueError(f"--penalties must be different numbers, got {', '.join(map(str, penalties))}")
 
 
@@ -222,7 +222,7 @@ def _criterion(words: str | None) -> dict[str, str]:
     return {} if words is None else {"criterion": words}
 
 
-def _cells(
+def _make_cells(
     names: list[str], penalties: list[float], criteria: str | None, options: dict[str, Any]
 ) -> dict[str, tuple[str, dict]]:
     """label -> algorithm and its options; options go to those that have them, and some must."""
@@ -243,11 +243,11 @@ def _cells(
     return cells
 
 
-def target_of(text: str) -> tuple[str, float]:
+def read_target(text: str) -> tuple[str, float]:
     column, _, number = text.partition("=")
-    if not isinstance(found := value(number), int | float):
+    if not isinstance(target := read_value(number), int | float):
         raise ValueError(f"--target must be COLUMN=VALUE, such as loss=1.5 or accuracy=0.9, got {text!r}")
-    return column.replace("-", "_"), float(found)
+    return column.replace("-", "_"), float(target)
 
 
 _UNFIT_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EROFS)
@@ -261,7 +261,7 @@ class _Diverged(Exception):
     """A DivergenceError; its argument is where the run is, if it is anywhere."""
 
 
-def _heard(function: Callable) -> Callable:
+def _carry_past_typer(function: Callable) -> Callable:
     @functools.wraps(function)
     def run(*arguments: Any, **values: Any) -> None:
         try:
@@ -281,10 +281,10 @@ Directory = Annotated[str, typer.Argument(metavar="DIR", help="What --out was.")
 
 
 @app.command("resume")
-@_heard
+@_carry_past_typer
 def _resume(
     directory: Directory,
-    progress: bool = True,
+    progress: Annotated[bool, typer.Option(help="Show a bar, or a line every few seconds.")] = True,
     trust: Annotated[
         list[str] | None,
         typer.Option(
@@ -314,7 +314,7 @@ def _resume(
 
 
 @app.command("report")
-@_heard
+@_carry_past_typer
 def _report(
     directory: Directory,
     output: Annotated[str | None, typer.Option(help="The file; by default report.html in DIR.")] = None,
@@ -395,7 +395,7 @@ def _main(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns its exit code: 0 done, 2 bad input, 1 failed."""
+    """Runs the command; see `fedjax_admm.cli.main`."""
     with contextlib.suppress(RuntimeError):  # called from Python after JAX has started
         use_cpu_devices()
         environment.keep_programs(cache.folder() / "xla")
@@ -405,7 +405,7 @@ def main(arguments: list[str] | None = None) -> int:
     except TyperException as error:
         word = getattr(error, "option_name", None)
         if word and getattr(error, "possibilities", None):
-            error.possibilities = _near(word, error.possibilities)  # pyright: ignore[reportAttributeAccessIssue]
+            error.possibilities = _find_near(word, error.possibilities)  # pyright: ignore[reportAttributeAccessIssue]
         text = getattr(error, "format_message", error.__str__)()
         return _say(text, 2) if text else 2  # without arguments there is help, and no more to say
     except _Diverged as error:
@@ -415,7 +415,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return _say(f"{error.__cause__}{kept}", 1)
     except _Stopped as stopped:
-        return _stopped(stopped.__cause__)
+        return _report_stop(stopped.__cause__)
     except (ValueError, DamagedFileError, FileNotFoundError, ImportError) as error:
         return _say(str(error), 2)
     except output.EveryRunDivergedError as error:
@@ -428,17 +428,17 @@ def main(arguments: list[str] | None = None) -> int:
         return _say(f"the run failed: {str(error) or type(error).__name__}", 1)
 
 
-def _near(word: str, known: list[str]) -> list[str]:
+def _find_near(word: str, known: list[str]) -> list[str]:
     """Of the flags that typer would suggest those that a slip of the finger explains.
 
-    >>> _near("--round", ["--dropout", "--out", "--rounds"])
+    >>> _find_near("--round", ["--dropout", "--out", "--rounds"])
     ['--rounds']
     """
     words = {name.lstrip("-"): name for name in known}
     return [words[near] for near in difflib.get_close_matches(word.lstrip("-"), words, n=3, cutoff=0.75)]
 
 
-def _stopped(cause: BaseException | None) -> int:
+def _report_stop(cause: BaseException | None) -> int:
     if isinstance(cause, Interrupted) and cause.run_dir is not None:
         return _say(f"stopped after round {cause.round}; to go on: fedjax-admm resume {shlex.quote(cause.run_dir)}", 1)
     text = "" if isinstance(cause, Interrupted) else str(cause)  # which speaks of Python

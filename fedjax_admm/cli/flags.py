@@ -1,6 +1,7 @@
 """Typed arguments of functions as flags of the command line: one mechanism for all of them.
 
-A function's signature gives the names, types and defaults, its docstring ("name: what it is") the help.
+A function's signature gives the names, types and defaults, the section "Args:" of its docstring the help; of a record,
+"Attributes:".
 """
 
 from __future__ import annotations
@@ -19,14 +20,19 @@ from rich.markup import escape
 class Flags:
     """The arguments of some functions as flags.
 
-    panel: the heading under which help shows them.
-    renamed: argument -> its flag, where that is another word; None leaves the argument out.
-    own_defaults: whether the functions' defaults are the flags'; without, a flag that is not given is left out of
-        `values`, so that each function's own default holds.
+    Where several functions have an argument, the first that documents it gives its help.
 
-    >>> def fit(*, num_clients: int = 3, seed: int = 0):
-    ...     "num_clients: how many take part."
-    >>> flags = Flags([fit], "Run", renamed={"num_clients": "clients"})
+    Args:
+        functions: The functions, or records.
+        panel: The heading under which help shows them.
+        renamed: argument -> its flag, where that is another word; None leaves the argument out.
+        own_defaults: Whether the functions' defaults are the flags'; without, a flag that is not given is left out of
+            `values`, so that each function's own default holds.
+
+    Raises:
+        ValueError: An argument has no help.
+
+    >>> flags = Flags([fa.partition.iid], "Data", renamed={"num_clients": "clients", "num_examples": None})
     >>> [parameter.name for parameter in flags.parameters()]
     ['clients', 'seed']
     >>> flags.values({"clients": 5, "seed": 1, "other": 2})
@@ -43,31 +49,36 @@ class Flags:
     ) -> None:
         self._panel, self._own_defaults = panel, own_defaults
         self._flags: dict[str, tuple[str, inspect.Parameter, str]] = {}  # argument -> flag, parameter, help
-        renamed = renamed or {}
+        renamed, without_help = renamed or {}, {}
         for function in functions:
-            texts, hints = _texts(inspect.getdoc(function) or ""), typing.get_type_hints(function)
+            texts, hints = read_args(inspect.getdoc(function) or ""), typing.get_type_hints(function)
             for name, parameter in inspect.signature(function).parameters.items():
                 flag = renamed.get(name, name)
-                known = self._flags.get(name)
-                if flag is None or parameter.kind is parameter.VAR_KEYWORD or (known and known[2]):
+                if flag is None or parameter.kind is parameter.VAR_KEYWORD or name in self._flags:
                     continue
-                typed = parameter.replace(annotation=hints.get(name, Any))
-                self._flags[name] = (flag, typed, texts.get(name, ""))
+                if name in texts:
+                    typed = parameter.replace(annotation=hints.get(name, Any))
+                    self._flags[name] = (flag, typed, texts[name])
+                else:
+                    without_help.setdefault(name, function.__name__)
+        for name, function in without_help.items():
+            if name not in self._flags:
+                raise ValueError(f'{function} has no help for {name}: add it to "Args:" in the docstring')
 
     def parameters(self) -> list[inspect.Parameter]:
         """For typer: keyword-only parameters with annotated types."""
         return [self._parameter(flag, parameter, text) for flag, parameter, text in self._flags.values()]
 
-    def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def values(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Of the command's values those that belong to these functions, by argument."""
-        named = {name: given[flag] for name, (flag, _, _) in self._flags.items() if flag in given}
+        named = {name: command[flag] for name, (flag, _, _) in self._flags.items() if flag in command}
         return {name: value for name, value in named.items() if self._own_defaults or value is not None}
 
     def _parameter(self, flag: str, parameter: inspect.Parameter, text: str) -> inspect.Parameter:
         default = parameter.default if self._own_defaults else None
         kind, parser = _kind(parameter.annotation)
         option = typer.Option(
-            help=escape(text.replace("`", "")) or None,  # rich would take [clients] for markup
+            help=escape(text.replace("`", "")),  # rich would take [clients] for markup
             rich_help_panel=self._panel,
             parser=parser,
             metavar=_METAVARS.get(parser),
@@ -93,16 +104,27 @@ def command(function: Callable, *groups: Flags, own: Iterable[inspect.Parameter]
     return run
 
 
-def value(text: str) -> Any:
+def read_args(doc: str) -> dict[str, str]:
+    """Reads the section "Args:" or "Attributes:" of a docstring, without its indentation: argument -> its text.
+
+    >>> read_args("Fits.\\n\\nArgs:\\n    seed: Where it\\n        begins.\\n\\nReturns:\\n    fit: The fit.")
+    {'seed': 'Where it begins.'}
+    """
+    section = re.search(r"^(?:Args|Attributes):\n((?: +.+(?:\n|$))+)", doc, flags=re.MULTILINE)
+    items = re.findall(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", section[1] if section else "", flags=re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text) for name, text in items}
+
+
+def read_value(text: str) -> Any:
     """A number, several of them between commas, `none`, or a word.
 
-    >>> value("10"), value("0.5"), value("0.1,0.2"), value("none"), value("auto")
+    >>> read_value("10"), read_value("0.5"), read_value("0.1,0.2"), read_value("none"), read_value("auto")
     (10, 0.5, [0.1, 0.2], None, 'auto')
     """
     if not isinstance(text, str):
         return text
     if "," in text:
-        return [value(item.strip()) for item in text.split(",") if item.strip()]
+        return [read_value(item.strip()) for item in text.split(",") if item.strip()]
     if text.lower() == "none":
         return None
     for kind in (int, float):
@@ -122,18 +144,18 @@ def _kind(annotation: Any) -> tuple[Any, Callable | None]:
     options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else ()
     if str in options and int not in options:  # a path, or a word
         return str, None
-    return str, value
+    return str, read_value
 
 
 def _whole_number(text: Any) -> int:
-    return _parsed(int, text, "a whole number")
+    return _parse(int, text, "a whole number")
 
 
 def _number(text: Any) -> float:
-    return _parsed(float, text, "a number")
+    return _parse(float, text, "a number")
 
 
-def _parsed(kind: Callable, text: Any, name: str) -> Any:
+def _parse(kind: Callable, text: Any, name: str) -> Any:
     try:
         return kind(text)
     except ValueError:
@@ -141,10 +163,4 @@ def _parsed(kind: Callable, text: Any, name: str) -> Any:
 
 
 _NUMBERS = {int: _whole_number, float: _number}
-_METAVARS = {_whole_number: "INTEGER", _number: "NUMBER", value: "VALUE"}
-
-
-def _texts(doc: str) -> dict[str, str]:
-    """argument -> its text, from lines `name: text` with what follows indented."""
-    found = re.findall(r"^(\w+): (.+(?:\n +.+)*)", doc, flags=re.MULTILINE)
-    return {name: re.sub(r"\s+", " ", text) for name, text in found}
+_METAVARS = {_whole_number: "INTEGER", _number: "NUMBER", read_value: "VALUE"}

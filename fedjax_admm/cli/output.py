@@ -23,9 +23,14 @@ class EveryRunDivergedError(RuntimeError):
 
 
 def show_run(result: Result, out: Any, title: str, note: str | None, before: int | None = None) -> None:
-    """A run by its title and key figures.
+    """Prints a run's title and key figures.
 
-    note: a sentence about it; before: rounds of the complete run that was there before the command.
+    Args:
+        result: The run.
+        out: Its directory; None if it is not kept.
+        title: What it is of.
+        note: A sentence about it, if there is anything to say.
+        before: Rounds of the complete run that was there before the command.
     """
     if not processes.is_first():
         return
@@ -41,9 +46,15 @@ def show_run(result: Result, out: Any, title: str, note: str | None, before: int
 
 
 def show_comparison(comparison: Comparison, out: Any, complete: bool = False) -> None:
-    """A comparison's tables, on the screen and in its directory; `complete`: it was so before the command.
+    """Prints a comparison's tables, and writes them into its directory.
 
-    With a directory, of all that is in it: the command may have added to it.
+    Args:
+        comparison: What the command computed.
+        out: Its directory, if there is one. All that is in it is shown: the command may have added to it.
+        complete: Whether it was complete before the command.
+
+    Raises:
+        EveryRunDivergedError: There is nothing to compare.
     """
     diverged = None if comparison.by_label() else next(iter(comparison.notes()), "").partition(";")[0]
     if processes.is_first():

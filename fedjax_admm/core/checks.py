@@ -23,12 +23,23 @@ def number(
     per_client: bool = False,
     per_round: bool = False,
 ) -> Any:
-    """A finite float within its bounds; with `per_client` also one value per client, [clients].
+    """Checks that an argument is finite and within its bounds.
 
-    With `per_round` also one per round and client, [rounds, clients].
+    Args:
+        name: The argument's name, for messages.
+        value: Its value. A traced one passes as it is: its bounds are unknown until it has one.
+        above: What it must be above.
+        at_least: The least that it may be.
+        below: What it must be below.
+        at_most: The most that it may be.
+        per_client: Whether it may also be one number per client, [clients].
+        per_round: Whether it may also be one per round and client, [rounds, clients].
 
-    Returns a Python float or a float64 NumPy array, so that a penalty of 1 and one of 1.0 are the same leaf
-    to `jax.jit`. A traced value passes as it is: its bounds are unknown until it has one.
+    Returns:
+        A Python float or a float64 NumPy array, so that a penalty of 1 and one of 1.0 are the same leaf to `jax.jit`.
+
+    Raises:
+        ValueError: It is not as said.
 
     >>> number("penalty", 1, above=0)
     1.0
@@ -41,7 +52,10 @@ def number(
     array = _as_array(name, value, kind)
     if array.ndim > most_axes or array.size == 0:
         raise ValueError(f"{name} must be {kind}, got an array of shape {array.shape}")
-    bounds = [(np.isfinite(array), "be finite"), (_kept(array), "be a number that single precision can hold")]
+    bounds = [
+        (np.isfinite(array), "be finite"),
+        (_survives(array), "be a number that single precision can hold"),
+    ]
     if above is not None:
         bounds.append((array > above, f"be above {above:g}"))
     if at_least is not None:
@@ -135,11 +149,11 @@ def _as_array(name: str, value: Any, kind: str) -> np.ndarray:
         raise ValueError(f"{name} must be {kind}, got {value!r}") from None
 
 
-def _kept(array: np.ndarray) -> np.ndarray:
+def _survives(array: np.ndarray) -> np.ndarray:
     """Whether numbers stay finite, and other than zero, in the widest precision that JAX computes in."""
     with np.errstate(over="ignore", under="ignore"):
-        there = array.astype(jax.dtypes.canonicalize_dtype(np.float64))
-    return np.isfinite(there) & ((there != 0) | (array == 0))
+        rounded = array.astype(jax.dtypes.canonicalize_dtype(np.float64))
+    return np.isfinite(rounded) & ((rounded != 0) | (array == 0))
 
 
 def _first_offender(array: np.ndarray, holds: np.ndarray) -> str:

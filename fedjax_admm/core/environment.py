@@ -47,13 +47,13 @@ def cores() -> int:
 
 def versions() -> dict[str, str]:
     """The installed versions of the packages that decide what is computed."""
-    found = {"fedjax-admm": __version__}  # of this code: what is installed may be another
+    by_package = {"fedjax-admm": __version__}  # of this code: what is installed may be another
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            by_package[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            by_package[name] = "not installed"
+    return by_package
 
 
 def peak_memory() -> int | None:
@@ -69,10 +69,10 @@ def processor() -> str:
     """A short name for this kind of processor: what is compiled for one may not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        told = "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+        description = "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
     except OSError:  # no Linux
-        told = platform.processor()
-    return hashlib.sha256(f"{platform.machine()} {told}".encode()).hexdigest()[:16]
+        description = platform.processor()
+    return hashlib.sha256(f"{platform.machine()} {description}".encode()).hexdigest()[:16]
 
 
 def keep_programs(folder: Path) -> None:

@@ -18,6 +18,9 @@ T = TypeVar("T")
 def static(**kwargs: Any) -> Any:
     """A field of a `record` that is compiled in: functions, words, shapes. All other fields are leaves.
 
+    Args:
+        kwargs: Those of `dataclasses.field`, such as `default`.
+
     >>> @record
     ... class Tolerance:
     ...     eps: float = 0.1
@@ -40,6 +43,12 @@ def record(cls: type[T]) -> type[T]:
     Unlike `jax.tree_util.register_dataclass`, rebuilding one from its leaves does not run `__post_init__`: a
     record checks its arguments when a user makes it, and JAX may put tracers or anything else in their place.
     It shows functions by their names; `display_name`, where a class has one, is what it shows itself as.
+
+    Args:
+        cls: A class with annotated fields.
+
+    Returns:
+        The class, made a dataclass.
 
     >>> @record
     ... class Point:

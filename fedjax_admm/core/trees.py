@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from .types import Params
+
 T = TypeVar("T")
 
 
@@ -54,7 +56,7 @@ def all_finite(tree: Any) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
-def scalar_dtype(params: Any) -> jnp.dtype:
+def scalar_dtype(params: Params) -> jnp.dtype:
     """The dtype of norms and hyperparameters: the parameters' own, but not below single precision."""
     return at_least_single(*(leaf.dtype for leaf in jax.tree.leaves(params)))
 

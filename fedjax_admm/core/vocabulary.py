@@ -32,6 +32,7 @@ import numpy as np
 from jax import Array
 
 from .record import record, static
+from .types import Key, Params, Rows
 
 
 @record
@@ -59,7 +60,7 @@ class Round:
     """When something happens."""
 
     number: Array  # int32, k, from 0
-    key: Array  # for random draws: the server's of this round, or in a client's functions that client's own
+    key: Key  # for random draws: the server's of this round, or in a client's functions that client's own
 
 
 class Subproblem(NamedTuple):
@@ -82,7 +83,7 @@ class Subproblem(NamedTuple):
 class Solution:
     """What one client's solve hands to the algorithm's `reply`."""
 
-    params: Any  # [...] u_i^{k+1}
+    params: Params  # [...] u_i^{k+1}
     steps: Array  # int32, optimizer steps done
     epochs: Array  # int32, epochs done
     consensus_gap: Array  # ||u+ - center||
@@ -319,9 +320,9 @@ class State:
     """
 
     round: Array  # rounds done
-    params: Any  # z
+    params: Params  # z
     server: Any  # the algorithm's own record at the server
-    clients: dict[str, Any]  # name -> stacked pytree [clients, ...]
+    clients: Rows  # name -> stacked pytree [clients, ...]
     last_epochs: Array  # [clients] int32 epochs of each client's last solve: orders the queue, nothing else
     penalty_mean: Any  # a running mean of all clients' penalties; NaN where the method has none
 

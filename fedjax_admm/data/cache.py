@@ -48,16 +48,19 @@ def file_for(label: str, source: Path) -> Path:
 def get_or_make(
     path: Path, key: str, names: Sequence[str], make: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays in the cache file `path`, or makes and keeps them.
+    """Reads arrays from a cache file, or makes and keeps them.
 
     They are made where there is no file, where it has another key, and, with a warning that names the file,
     where it is damaged. A cache that cannot be written is a warning too.
 
     Args:
-      path: the cache file.
-      key: describes the source of the arrays.
-      names: the names of the arrays.
-      make: returns name -> array; called where the file does not do.
+        path: The cache file.
+        key: Describes the source of the arrays.
+        names: The names of the arrays.
+        make: Returns name -> array; called where the file does not do.
+
+    Returns:
+        name -> array.
     """
     try:
         arrays = read_arrays(path, ["key", *names])
@@ -77,11 +80,18 @@ def get_or_make(
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Reads the arrays of these names from an `.npz` file, every byte of them checked against its CRC-32.
+    """Reads arrays from an `.npz` file, every byte of them checked against its CRC-32.
+
+    Args:
+        path: The file.
+        names: The names of the arrays.
+
+    Returns:
+        name -> array.
 
     Raises:
-      FileNotFoundError: there is no such file.
-      DamagedFileError: the file cannot be read as it was written.
+        FileNotFoundError: There is no such file.
+        DamagedFileError: The file cannot be read as it was written.
     """
     try:
         with zipfile.ZipFile(path) as archive:

@@ -39,12 +39,15 @@ class FederatedData:
     def from_arrays(
         cls, fields: Any, parts: Sequence[Any], *, weights: Any = None, allow_overlap: bool = False
     ) -> FederatedData:
-        """`fields`: a pytree of arrays [rows, ...]; `parts`: the rows of each client.
+        """Deals the rows of arrays to clients; where each client has arrays of its own, use `from_clients`.
 
-        weights: alpha_i, positive, scaled to sum to 1; by default N_i / N.
-        allow_overlap: let clients share rows. Rows in no client's part are left out.
-        Where each client has arrays of its own, use `from_clients`.
         Integer images stay integers: let the model's first operation scale them.
+
+        Args:
+            fields: A pytree of arrays [rows, ...].
+            parts: The rows of each client.
+            weights: alpha_i, positive, scaled to sum to 1; by default N_i / N.
+            allow_overlap: Let clients share rows. Rows in no client's part are left out.
         """
         host = as_arrays(fields, "fields")
         num_rows = count_rows(host, "fields")
@@ -72,9 +75,11 @@ class FederatedData:
 
     @classmethod
     def from_clients(cls, clients: Sequence[Any], *, weights: Any = None) -> FederatedData:
-        """`clients`: for each client a pytree of its own arrays [rows, ...], alike but for the number of rows.
+        """Puts the arrays of clients together.
 
-        weights: as in `from_arrays`.
+        Args:
+            clients: For each client a pytree of its own arrays [rows, ...], alike but for the number of rows.
+            weights: As in `from_arrays`.
 
         >>> data = FederatedData.from_clients([{"x": np.ones((2, 3))}, {"x": np.ones((5, 3))}])
         >>> data.sizes.tolist(), data.fields["x"].shape

@@ -121,14 +121,14 @@ def check_finite(fields: Any, name: str) -> None:
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
         step = max(1, _CHECK_BYTES // max(1, leaf[:1].nbytes))
         for start in range(0, len(leaf), step):
-            kept = _kept(leaf[start : start + step], dtype)
+            kept = _survives(leaf[start : start + step], dtype)
             if not kept.all():
                 row = start + int(np.argwhere(~kept)[0][0])
                 place = f"{name}{jax.tree_util.keystr(path)}"
                 raise ValueError(f"{place} is not finite in row {row} as {dtype}: remove or fill NaN, inf and the like")
 
 
-def _kept(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _survives(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if jnp.issubdtype(values.dtype, jnp.inexact):
         with np.errstate(over="ignore"):
             return np.isfinite(values.astype(dtype, copy=False))

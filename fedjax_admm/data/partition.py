@@ -13,6 +13,14 @@ from ..core import checks
 def iid(num_examples: int, num_clients: int, seed: int = 0) -> list[np.ndarray]:
     """Rows shuffled and dealt evenly: sizes differ by at most one.
 
+    Args:
+        num_examples: How many rows there are.
+        num_clients: How many clients there are.
+        seed: The seed from which the rows are dealt.
+
+    Returns:
+        The rows of each client.
+
     >>> [len(part) for part in iid(10, 3)]
     [4, 3, 3]
     """
@@ -31,8 +39,16 @@ def shards(
     sizes differ by at most one, and the shards are dealt at random, labels_per_client to a client. So sizes
     are as equal as the labels' counts allow; a client may get the same label twice.
 
-    straddle: cut the rows, sorted by label, into equal pieces regardless of where a label ends, as the
-    authors' program does. A piece may then straddle two labels and a client hold one label more for it.
+    Args:
+        labels: The rows' labels [rows].
+        num_clients: How many clients there are.
+        labels_per_client: The shards of a client.
+        seed: The seed from which the rows are shuffled and dealt.
+        straddle: Cut the rows, sorted by label, into equal pieces regardless of where a label ends, as the
+            authors' program does. A piece may then straddle two labels and a client hold one label more for it.
+
+    Returns:
+        The rows of each client.
 
     >>> labels = np.repeat([0, 1, 2], [30, 20, 10])
     >>> parts = shards(labels, num_clients=6, labels_per_client=2)
@@ -74,6 +90,16 @@ def dirichlet(labels: Any, num_clients: int, alpha: float, seed: int = 0, *, min
     Small alpha: few labels a client and very unequal sizes; large alpha: nearly IID. Afterwards a client with
     fewer than `min_size` rows is given random rows of whoever has most at that moment; nothing is redrawn, so
     this always ends and leaves the other clients as drawn.
+
+    Args:
+        labels: The rows' labels [rows].
+        num_clients: How many clients there are.
+        alpha: The concentration, above 0.
+        seed: The seed of all draws.
+        min_size: The rows that each client has at least.
+
+    Returns:
+        The rows of each client.
 
     >>> parts = dirichlet(np.arange(1000) % 10, num_clients=20, alpha=0.3, min_size=5)
     >>> sum(map(len, parts)), min(map(len, parts)) >= 5

@@ -48,9 +48,8 @@ class DatasetNotFoundError(FileNotFoundError):
 class ImageSet:
     """A data set of equally large images with one label each.
 
-    Example:
-      >>> load("mnist_mini")
-      ImageSet('mnist_mini', train=5000, test=1000, image=(28, 28, 1), num_classes=10)
+    >>> load("mnist_mini")
+    ImageSet('mnist_mini', train=5000, test=1000, image=(28, 28, 1), num_classes=10)
     """
 
     name: str
@@ -72,22 +71,21 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
     are "train" and "test"; where there is no "test", "validation" takes its place.
 
     Args:
-      name: "mnist_mini" for the embedded set (`data_dir` is then not used), or TFDS's name of a data set
-        that was prepared as array_record: "mnist", "emnist/balanced" (a configuration), "mnist:3.0.1" (a
-        version; else the newest on disk).
-      data_dir: the folder that holds the data sets. Default: `TFDS_DATA_DIR`, else `~/tensorflow_datasets`.
+        name: "mnist_mini" for the embedded set (`data_dir` is then not used), or TFDS's name of a data set
+            that was prepared as array_record: "mnist", "emnist/balanced" (a configuration), "mnist:3.0.1" (a
+            version; else the newest on disk).
+        data_dir: The folder that holds the data sets. Default: `TFDS_DATA_DIR`, else `~/tensorflow_datasets`.
 
     Returns:
-      The images as uint8 [N, height, width, channels] and the labels as int32 [N].
+        The images as uint8 [N, height, width, channels] and the labels as int32 [N].
 
     Raises:
-      DatasetNotFoundError: it is not there.
-      DamagedFileError: one of its files is damaged (a damaged cache file is a warning, and made anew).
-      ValueError: it is not image classification with images of one size, or not in a form that can be read.
+        DatasetNotFoundError: It is not there.
+        DamagedFileError: One of its files is damaged (a damaged cache file is a warning, and made anew).
+        ValueError: It is not image classification with images of one size, or not in a form that can be read.
 
-    Example:
-      >>> load("mnist_mini").train_images.shape
-      (5000, 28, 28, 1)
+    >>> load("mnist_mini").train_images.shape
+    (5000, 28, 28, 1)
     """
     if name == EMBEDDED:
         arrays = cache.read_arrays(_EMBEDDED_FILE, _FIELDS)
@@ -99,11 +97,16 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
 
 
 def available(data_dir: str | os.PathLike[str] | None = None) -> list[str]:
-    """Returns the names of the data sets on disk (of whatever kind), and "mnist_mini", which always is.
+    """Lists the data sets on disk, of whatever kind.
 
-    Example:
-      >>> available("an/empty/folder")
-      ['mnist_mini']
+    Args:
+        data_dir: The folder that holds them; see `load`.
+
+    Returns:
+        Their names, and "mnist_mini", which always is.
+
+    >>> available("an/empty/folder")
+    ['mnist_mini']
     """
     names = [EMBEDDED]
     for folder in _subfolders(_root(data_dir)):
@@ -117,8 +120,12 @@ def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
 
     Needs the network and TensorFlow (`pip install 'fedjax_admm[tfds-download]'`); `load` needs neither.
 
+    Args:
+        name: TFDS's name of the data set.
+        data_dir: The folder for it; see `load`.
+
     Returns:
-      The folder of the prepared data set.
+        The folder of the prepared data set.
     """
     base, *_ = _parse(name)
     if base == EMBEDDED:
@@ -158,12 +165,12 @@ def _subfolders(folder: Path) -> list[Path]:
 
 def _versions(folder: Path) -> list[Path]:
     """Returns the folders of the prepared versions, the newest last."""
-    found = [
+    versions = [
         path
         for path in _subfolders(folder)
         if re.fullmatch(r"\d+\.\d+\.\d+", path.name) and (path / "dataset_info.json").is_file()
     ]
-    return sorted(found, key=lambda path: [int(part) for part in path.name.split(".")])
+    return sorted(versions, key=lambda path: [int(part) for part in path.name.split(".")])
 
 
 def _find(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
@@ -171,9 +178,9 @@ def _find(name: str, data_dir: str | os.PathLike[str] | None) -> Path:
     base, config, version = _parse(name)
     root = _root(data_dir)
     folder = root / base / config if config else _default_config(root / base)
-    found = [path for path in _versions(folder) if version in (None, path.name)]
-    if found:
-        return found[-1]
+    versions = [path for path in _versions(folder) if version in (None, path.name)]
+    if versions:
+        return versions[-1]
     where = f"{root}{'' if root.is_dir() else ' (no such folder)'}"
     target = f"{name} --data-dir {root}" if data_dir else name
     raise DatasetNotFoundError(
@@ -293,13 +300,13 @@ def _feature_keys(name: str, tfds: Any, info: Any) -> tuple[str, str]:
     """
     keys = []
     for kind in (tfds.features.Image, tfds.features.ClassLabel):
-        found = [key for key, feature in info.features.items() if type(feature) is kind]
-        if len(found) > 1:
-            found = [key for key in found if key in (info.supervised_keys or ())]
-        if len(found) != 1:
+        candidates = [key for key, feature in info.features.items() if type(feature) is kind]
+        if len(candidates) > 1:
+            candidates = [key for key in candidates if key in (info.supervised_keys or ())]
+        if len(candidates) != 1:
             kinds = {key: type(feature).__name__ for key, feature in info.features.items()}
             raise ValueError(f"data set {name!r} is not image classification: its features are {kinds}")
-        keys += found
+        keys += candidates
     image, label = (info.features[key] for key in keys)
     if image.np_dtype != np.uint8 or image.shape[-1] not in _MODES or not label.num_classes:
         raise ValueError(f"data set {name!r} needs uint8 images and known classes, has {image} and {label}")
@@ -346,8 +353,8 @@ def _check_length(path: os.PathLike[str], length: int) -> None:
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
     with _naming(path):
-        if (found := len(ArrayRecordDataSource(os.fspath(path)))) != length:
-            raise ValueError(f"{found} records instead of {length}")
+        if (number := len(ArrayRecordDataSource(os.fspath(path)))) != length:
+            raise ValueError(f"{number} records instead of {length}")
 
 
 def _pixels(encoded: bytes, channels: int) -> np.ndarray:

@@ -29,11 +29,19 @@ _PATIENT = (
 
 
 def use_cpu_devices(number: int | None = None) -> int:
-    """Makes JAX see `number` CPU devices, which runs then share; returns the number.
+    """Makes JAX see several CPU devices, which runs then share.
 
-    By default one for each core that this process may use. Clients are dealt over the devices, and no step is too short
-    for several cores. Call it before anything is computed with JAX; afterwards the number is fixed and it raises
-    RuntimeError.
+    Clients are dealt over the devices, and no step is too short for several cores. Call it before anything is computed
+    with JAX; afterwards the number is fixed.
+
+    Args:
+        number: How many; by default one for each core that this process may use.
+
+    Returns:
+        The number.
+
+    Raises:
+        RuntimeError: JAX has started with another number.
 
     >>> fa.use_cpu_devices()  # doctest: +SKIP
     8

@@ -24,21 +24,22 @@ CACHE_BYTES = 1 << 18  # a core's own, at least
 class Execution:
     """How a run is executed; results do not depend on it beyond rounding.
 
-    lanes: how many clients advance at the same time, from 1 to the cohort's size; "auto" chooses.
-    population: where the clients' rows live: on the "device", in "host" memory or on "disk". With the last two only
-        the cohort's travel, and clients that were never selected take no room.
-    mesh: devices that share the cohort: a `jax.sharding.Mesh` or a number of devices; None takes all (on a CPU there is
-        one unless `use_cpu_devices` made more), of several processes (see `initialize_distributed`) all of theirs.
-
-    placement: who solves a client on a mesh, with population="device". "home": the device on which its row and its data
-        are; nothing moves but the model and one sum of messages, no device has another's data, and devices are as
-        evenly busy as the cohort falls on them (the history's `device_efficiency`). Needs a number of clients that the
-        devices divide. "dealt": any device, for balance; rows travel to it and back, in blocks, and every device has
-        all the data (a CPU's share one copy). "auto": home on accelerators for methods that keep rows, else dealt;
-        `estimate` says which.
-
     The clients' states are split over the devices if their number can be divided evenly, and else every device has all
     of them.
+
+    Attributes:
+        lanes: How many clients advance at the same time, from 1 to the cohort's size; "auto" chooses.
+        population: Where the clients' rows live: on the "device", in "host" memory or on "disk". With the last two only
+            the cohort's travel, and clients that were never selected take no room.
+        mesh: Devices that share the cohort: a `jax.sharding.Mesh` or a number of devices; None takes all (on a CPU
+            there is one unless `use_cpu_devices` made more), of several processes (see `initialize_distributed`) all of
+            theirs.
+        placement: Who solves a client on a mesh, with population="device". "home": the device on which its row and its
+            data are; nothing moves but the model and one sum of messages, no device has another's data, and devices are
+            as evenly busy as the cohort falls on them (the history's `device_efficiency`). Needs a number of clients
+            that the devices divide. "dealt": any device, for balance; rows travel to it and back, in blocks, and every
+            device has all the data (a CPU's share one copy). "auto": home on accelerators for methods that keep rows,
+            else dealt; `estimate` says which.
 
     >>> Execution(lanes=4).lanes
     4

@@ -40,13 +40,25 @@ def initialize_distributed(
     process_id: int | None = None,
     **options: Any,
 ) -> int:
-    """Joins this process to the others of a run, by `jax.distributed.initialize`; returns its number, from 0.
+    """Joins this process to the others of a run, by `jax.distributed.initialize`.
 
-    Under SLURM, Open MPI, Kubernetes and on TPU pods no argument is needed. Elsewhere: `coordinator_address`, a host
-    and a free port of process 0, as "10.0.0.1:1234", the number of processes, and which of them this is. `options`
-    are those of `jax.distributed.initialize`. Call it before anything is computed with JAX, then run the same script
-    in every process, with a `run_dir` that all of them see. When a process dies, the others end as well, and the run
-    can be resumed, with as many processes or another number.
+    Under SLURM, Open MPI, Kubernetes and on TPU pods no argument is needed. Call it before anything is computed with
+    JAX, then run the same script in every process, with a `run_dir` that all of them see. When a process dies, the
+    others end as well, and the run can be resumed, with as many processes or another number.
+
+    Args:
+        coordinator_address: A host and a free port of process 0, as "10.0.0.1:1234".
+        num_processes: How many processes there are.
+        process_id: Which of them this is, from 0.
+        options: Others of `jax.distributed.initialize`.
+
+    Returns:
+        The number of this process, from 0.
+
+    Raises:
+        LostProcessError: The processes did not find each other.
+        RuntimeError: JAX has started already.
+        ValueError: There is no cluster around it, and an argument is missing.
 
     >>> fa.initialize_distributed("127.0.0.1:1234", num_processes=2, process_id=1)  # doctest: +SKIP
     1
@@ -98,10 +110,10 @@ def whole(tree: Any) -> Any:
 def _whole_leaf(leaf: Any) -> Any:
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
         return leaf
-    return leaf.addressable_data(0) if leaf.is_fully_replicated else _fetched(leaf)
+    return leaf.addressable_data(0) if leaf.is_fully_replicated else _fetch(leaf)
 
 
-def _fetched(leaf: jax.Array) -> np.ndarray:
+def _fetch(leaf: jax.Array) -> np.ndarray:
     """All rows of a leaf that is split along its first axis; through the devices in blocks, since it may be large."""
     owners: dict[int, list[int]] = {}  # process -> its rows, in the order in which it sends them
     for device, index in sorted(leaf.sharding.devices_indices_map(leaf.shape).items(), key=lambda item: item[0].id):
@@ -111,10 +123,10 @@ def _fetched(leaf: jax.Array) -> np.ndarray:
     rows = max(1, _BLOCK_BYTES * len(mine) // max(1, mine.nbytes))
     blocks = [multihost_utils.process_allgather(mine[k : k + rows]) for k in range(0, len(mine), rows)]
     sent = np.concatenate(blocks, axis=1)  # [processes, rows of each, ...]
-    found = np.empty(leaf.shape, leaf.dtype)
+    whole_leaf = np.empty(leaf.shape, leaf.dtype)
     for process, places in owners.items():
-        found[places] = sent[process]
-    return found
+        whole_leaf[places] = sent[process]
+    return whole_leaf
 
 
 @contextlib.contextmanager

@@ -426,7 +426,7 @@ def aggregate(setup: Setup, before: ServerState, tally: Tally, number: Array) ->
     mean = before.penalty_mean.change(tally.penalty_change, share)
     solved = (tally.sound > 0) | (tally.present == 0)
     worn = jnp.bool_(False)
-    if isinstance(algorithm, RenewableSums):
+    if isinstance(algorithm, RenewableSums) and not setup.exchange.transforms:
         worn = algorithm.worn(server) | (mean.worn & jnp.isfinite(mean.value))
     return ServerState(params, server, mean), solved & trees.all_finite(params), worn
 

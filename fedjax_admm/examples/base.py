@@ -42,9 +42,13 @@ class Example:
     def algorithm(self, name: str, penalty: Any = 1.0, **options: Any) -> Any:
         """The paper's configuration of an algorithm of `fedjax_admm.algorithms`: "fedavg", "fedadmm_insa", ...
 
-        FedAvg averages all clients' last models, as in the paper's experiments; `options` override this or any
-        other argument. An algorithm without a penalty, such as FedAvg, leaves it out. `criterion` may be in words:
-        "fixed", "epoch_mean", "sampling_noise(1)", ... (see `named_criteria`).
+        FedAvg averages all clients' last models, as in the paper's experiments.
+
+        Args:
+            name: The algorithm's.
+            penalty: Its penalty; an algorithm without one, such as FedAvg, leaves it out.
+            options: Its other arguments, instead of the paper's. `criterion` may be in words: "fixed", "epoch_mean",
+                "sampling_noise(1)", ... (see `named_criteria`).
         """
         presets = {"fedavg": {"average": "all"}, "fedadmm_in": {"c": self.c}, "fedadmm_insa": {"c": self.c}}
         make = getattr(algorithms, checks.choice("name", name, tuple(algorithms.__all__)))

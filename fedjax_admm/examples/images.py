@@ -14,7 +14,7 @@ from ..data import partition
 from ..data.federated import FederatedData
 from ..data.sources import EMBEDDED, load
 from ..exchange.cohorts import Cohorts
-from ..models import Model
+from ..models.model import Model
 from ..problems.problem import Problem
 from .base import Example, recipe
 
@@ -38,17 +38,18 @@ def mnist_cnn(
 ) -> Example:
     """Example 2 of the paper: MNIST, a CNN with two convolutions, at most two labels a client.
 
-    data_dir: where TFDS's data sets are; by default `TFDS_DATA_DIR`, else TFDS's own folder.
-    num_clients: how many clients there are.
-    labels_per_client: how many labels a client has at most.
-    partition_seed: from which the clients' shards are dealt.
-    learning_rate: of the local solver's gradient steps.
-    batch_size: rows of a step; None is the full gradient.
-    max_epochs: passes over its rows that a client may do in a round.
-    rounds: how many.
-    participation: the share of the clients that take part in a round, or their number.
-    straddle: cut the shards as the authors' program does (see `partition.shards`).
-    padded: McMahan et al.'s network with padded convolutions instead of the authors' without.
+    Args:
+        data_dir: Where TFDS's data sets are; by default `TFDS_DATA_DIR`, else TFDS's own folder.
+        num_clients: How many clients there are.
+        labels_per_client: How many labels a client has at most.
+        straddle: Cut the shards as the authors' program does (see `partition.shards`).
+        padded: McMahan et al.'s network with padded convolutions instead of the authors' without.
+        partition_seed: The seed from which the clients' shards are dealt.
+        learning_rate: The step size of the local solver.
+        batch_size: Rows of a step; None is the full gradient.
+        max_epochs: Passes over its rows that a client may do in a round.
+        rounds: How many rounds there are.
+        participation: The share of the clients that take part in a round, or their number.
 
     >>> example = fa.examples.mnist_cnn(data_dir="tensorflow_datasets")  # doctest: +SKIP
     """
@@ -82,7 +83,17 @@ def cifar10_resnet20(
 ) -> Example:
     """Example 3 of the paper: CIFAR-10, ResNet-20 with GroupNorm, ten clients with at most five labels each.
 
-    data_dir, num_clients and the others are `mnist_cnn`'s.
+    Args:
+        data_dir: Where TFDS's data sets are; by default `TFDS_DATA_DIR`, else TFDS's own folder.
+        num_clients: How many clients there are.
+        labels_per_client: How many labels a client has at most.
+        straddle: Cut the shards as the authors' program does (see `partition.shards`).
+        partition_seed: The seed from which the clients' shards are dealt.
+        learning_rate: The step size of the local solver.
+        batch_size: Rows of a step; None is the full gradient.
+        max_epochs: Passes over its rows that a client may do in a round.
+        rounds: How many rounds there are.
+        participation: The share of the clients that take part in a round, or their number.
 
     >>> example = fa.examples.cifar10_resnet20(data_dir="tensorflow_datasets")  # doctest: +SKIP
     """
@@ -115,7 +126,18 @@ def mnist_mini(
 ) -> Example:
     """Example 2 in small: 5,000 + 1,000 images of MNIST that come with the package, and an MLP.
 
-    Not one of the paper's examples; it runs offline, in seconds. model: another one, such as `models.cnn()`.
+    Not one of the paper's examples; it runs offline, in seconds.
+
+    Args:
+        num_clients: How many clients there are.
+        labels_per_client: How many labels a client has at most.
+        partition_seed: The seed from which the clients' shards are dealt.
+        model: Another one, such as `models.cnn()`.
+        learning_rate: The step size of the local solver.
+        batch_size: Rows of a step; None is the full gradient.
+        max_epochs: Passes over its rows that a client may do in a round.
+        rounds: How many rounds there are.
+        participation: The share of the clients that take part in a round, or their number.
 
     >>> mnist_mini(num_clients=10).problem.data.num_clients
     10

@@ -15,6 +15,7 @@ from jax.scipy.sparse.linalg import cg
 
 from ..algorithms.local_solver import LocalSolver
 from ..core import checks, environment
+from ..core.types import Key
 from ..data import cache
 from ..data.federated import FederatedData
 from ..exchange.cohorts import Cohorts
@@ -48,15 +49,16 @@ def linear_regression(
     The problem comes with its exact optimum, so that the history has `excess_loss`, F(z) - F*. It is solved for
     by conjugate gradients once and kept in the cache folder.
 
-    num_clients: how many clients there are.
-    rows_per_client: rows of each client.
-    dimension: numbers of a row, and parameters.
-    data_seed: from which the rows are drawn.
-    learning_rate: of the local solver's gradient steps.
-    batch_size: rows of a step; None is the full gradient.
-    max_epochs: passes over its rows that a client may do in a round.
-    rounds: how many.
-    participation: the share of the clients that take part in a round, or their number.
+    Args:
+        num_clients: How many clients there are.
+        rows_per_client: Rows of each client.
+        dimension: Numbers of a row, and parameters of the model.
+        data_seed: The seed from which the rows are drawn.
+        learning_rate: The step size of the local solver.
+        batch_size: Rows of a step; None is the full gradient.
+        max_epochs: Passes over its rows that a client may do in a round.
+        rounds: How many rounds there are.
+        participation: The share of the clients that take part in a round, or their number.
 
     >>> example = linear_regression(num_clients=4, rows_per_client=10, dimension=5)
     >>> example.problem.data.num_clients, example.rounds
@@ -77,7 +79,7 @@ def linear_regression(
     key = {"rows": number, "dimension": dimension, "seed": data_seed, "gamma": GAMMA, "stream": 1}
     return Example(
         name="linear",
-        problem=problem.with_optimum(_cached_optimum(problem, key)),
+        problem=problem.with_optimum(_find_optimum(problem, key)),
         local=local,
         rounds=rounds,
         participation=participation,
@@ -100,7 +102,7 @@ def initializer(dimension: int) -> Any:
     return partial(_uniform_start, dimension)
 
 
-def _uniform_start(dimension: int, key: Array) -> Array:
+def _uniform_start(dimension: int, key: Key) -> Array:
     bound = dimension**-0.5
     return jax.random.uniform(key, (dimension,), minval=-bound, maxval=bound)
 
@@ -139,12 +141,12 @@ def _uniform(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     return rng.random(shape, np.float32) * 10 - 5
 
 
-def _cached_optimum(problem: Problem, key: dict[str, Any]) -> float:
+def _find_optimum(problem: Problem, key: dict[str, Any]) -> float:
     text = json.dumps(key, sort_keys=True)
     name = "-".join(f"{value}" for value in key.values())
     path = cache.folder() / f"linear-optimum-{name}.npz"
-    found = cache.get_or_make(path, text, ["optimum"], lambda: {"optimum": np.array(solve(problem))})
-    return float(found["optimum"])
+    arrays = cache.get_or_make(path, text, ["optimum"], lambda: {"optimum": np.array(solve(problem))})
+    return float(arrays["optimum"])
 
 
 def solve(problem: Problem) -> float:

@@ -25,10 +25,13 @@ from .stage import Memory, Outcome, Stage
 class ClientTime(Stage):
     """How fast clients are, and how long the server waits.
 
-    gradients_per_second: per-example gradients that a client computes a second, a number or one per client [clients].
-    floats_per_second: that it receives or sends a second, likewise; None: they take no time.
-    deadline: seconds after which the server goes on without those that have not answered; None: it waits for all.
-        Who is late keeps its former rows, as one that dropped out, though it computes to the end and its work counts.
+    Attributes:
+        gradients_per_second: Per-example gradients that a client computes a second, a number or one per client
+            [clients].
+        floats_per_second: Floats that a client receives or sends a second, likewise; None: they take no time.
+        deadline: Seconds after which the server goes on without those that have not answered; None: it waits for all.
+            Who is late keeps its former rows, as one that dropped out, though it computes to the end and its work
+            counts.
 
     >>> time = ClientTime([10_000, 20_000], floats_per_second=1e6)
     >>> time.seconds(np.arange(2), gradients=5000, floats=2000).tolist()
@@ -97,9 +100,18 @@ class ClientTime(Stage):
 
 
 def log_normal(median: float, sigma: float, num_clients: int, seed: int = 0) -> np.ndarray:
-    """Speeds [num_clients] whose logarithms are normal: half of them below `median`, deviation `sigma` of the log.
+    """Speeds [num_clients] whose logarithms are normal.
 
     With sigma = 1 the fastest tenth of the clients is at least 13 times as fast as the slowest tenth.
+
+    Args:
+        median: Of the speeds, above 0.
+        sigma: The standard deviation of their logarithms, at least 0.
+        num_clients: How many clients there are.
+        seed: The seed from which they are drawn.
+
+    Returns:
+        The speeds.
 
     >>> bool(np.median(log_normal(100.0, 0.5, 10_001)) > 98)
     True

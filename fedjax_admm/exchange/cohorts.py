@@ -14,8 +14,11 @@ _STREAM = 0xC0407  # keeps these draws apart from anything else that is seeded w
 class Cohorts:
     """The cohort of any round.
 
-    participation: a fraction in (0, 1] of the clients or a whole number of them, drawn uniformly without
-    replacement in each round, or an integer array [rounds, cohort] that says who.
+    Args:
+        participation: A fraction in (0, 1] of the clients or a whole number of them, drawn uniformly without
+            replacement in each round, or an integer array [rounds, cohort] that says who.
+        num_clients: How many clients there are.
+        seed: The run's.
 
     >>> Cohorts(0.5, num_clients=4, seed=0)[7].shape
     (2,)
@@ -26,35 +29,35 @@ class Cohorts:
 
     def __init__(self, participation: Any, num_clients: int, seed: int) -> None:
         self.num_clients, self._seed = num_clients, seed
-        self.given: np.ndarray | None = None
+        self.schedule: np.ndarray | None = None
         if not isinstance(participation, (list, tuple)) and np.ndim(participation) == 0:
             self._asked = participation.item() if hasattr(participation, "item") else participation
             self.size = _size(participation, num_clients)
         else:
-            self.given = _given(participation, num_clients)
-            self.size = self.given.shape[1]
+            self.schedule = _read_schedule(participation, num_clients)
+            self.size = self.schedule.shape[1]
 
     def __getitem__(self, round: int) -> np.ndarray:
         """The clients of round `round`, from 0: [cohort] int32, in ascending order if drawn."""
-        if self.given is not None:
+        if self.schedule is not None:
             self.check_rounds(round + 1)
-            return self.given[round]
+            return self.schedule[round]
         rng = np.random.default_rng([_STREAM, self._seed, round])
         return np.sort(rng.choice(self.num_clients, self.size, replace=False)).astype(np.int32)
 
     @property
     def setting(self) -> Any:
         """What was asked for, in one form: a number of clients, a fraction, or the array."""
-        return self.given if self.given is not None else self._asked
+        return self.schedule if self.schedule is not None else self._asked
 
     def after(self, round: int) -> np.ndarray | None:
         """The clients of round `round`, None if there is no such round."""
-        return None if self.given is not None and round >= len(self.given) else self[round]
+        return None if self.schedule is not None and round >= len(self.schedule) else self[round]
 
     def check_rounds(self, rounds: int) -> None:
         """An array of cohorts must reach to the last round."""
-        if self.given is not None and rounds > len(self.given):
-            raise ValueError(f"participation gives the cohorts of {len(self.given)} rounds, but rounds is {rounds}")
+        if self.schedule is not None and rounds > len(self.schedule):
+            raise ValueError(f"participation gives the cohorts of {len(self.schedule)} rounds, but rounds is {rounds}")
 
 
 def check_cohort(cohort: Any, num_clients: int, name: str = "cohort") -> np.ndarray:
@@ -87,7 +90,7 @@ def _size(participation: Any, num_clients: int) -> int:
     return max(1, int(np.floor(fraction * num_clients + 0.5)))
 
 
-def _given(participation: Any, num_clients: int) -> np.ndarray:
+def _read_schedule(participation: Any, num_clients: int) -> np.ndarray:
     try:
         array = np.asarray(participation)
     except ValueError:

@@ -18,6 +18,7 @@ from jax import Array
 
 from ..core import checks, trees
 from ..core.record import record, static
+from ..core.types import Key, Params
 from ..core.vocabulary import OFFENCES, Client, Round, StopReason
 from .cohorts import check_cohort
 from .stage import PRESENT, Memory, Outcome, Stage
@@ -28,16 +29,6 @@ GROSS = 10.0  # times clip_norm: a longer update is an offence where there is qu
 @record
 class Faults(Stage):
     """Which clients fail, how, and what the server does about it. What is None is off.
-
-    dropout: the probability that a selected client drops out of a round before it does anything; a number, one per
-        client [clients], or a table [rounds, clients], with zeros and ones a given schedule.
-    corruption: what corrupted clients send in place of their parameters u: "scale", z + strength (u - z); "sign_flip",
-        z - strength (u - z); "noise", u + strength * standard normal; "constant", strength in every place.
-    corrupted: the numbers of the clients that do so whenever they take part.
-    strength: of the corruption; by default 10 for "scale", NaN for "constant", else 1.
-    clip_norm: the server shortens updates u - z to this norm at most; choose more than sound clients need.
-    quarantine_after: a client is left out for the rest of the run after so many offences: solves or updates that were
-        not finite, or updates more than ten times as long as clip_norm, which are then kept out.
 
     A client that drops out or is in quarantine computes, receives and sends nothing and keeps its former rows, as does
     one whose solve or update is kept out; the server goes on with the others, and if there are none it stays as it is.
@@ -53,6 +44,18 @@ class Faults(Stage):
 
     `Solves.stop_reason` says who and when: "dropped", "quarantined", "failed", "corrupted" (used) or "rejected" (kept
     out), and the history has a column with the number of each.
+
+    Attributes:
+        dropout: The probability that a selected client drops out of a round before it does anything; a number, one per
+            client [clients], or a table [rounds, clients], with zeros and ones a given schedule.
+        corruption: What corrupted clients send in place of their parameters u: "scale", z + strength (u - z);
+            "sign_flip", z - strength (u - z); "noise", u + strength * standard normal; "constant", strength in every
+            place.
+        corrupted: The numbers of the clients that are corrupted whenever they take part.
+        strength: The strength of the corruption; by default 10 for "scale", NaN for "constant", else 1.
+        clip_norm: The server shortens updates u - z to this norm at most; choose more than sound clients need.
+        quarantine_after: A client is left out for the rest of the run after so many offences: solves or updates that
+            were not finite, or updates more than ten times as long as clip_norm, which are then kept out.
 
     >>> Faults(dropout=0.3, corruption="sign_flip", corrupted=[0, 7], clip_norm=10).strength
     1.0
@@ -110,7 +113,7 @@ class Faults(Stage):
             object.__setattr__(mine, "dropout", self.dropout[id])
         return mine
 
-    def start(self, params: Any, client: Client) -> Memory:
+    def start(self, params: Params, client: Client) -> Memory:
         return {} if self.quarantine_after is None else {"offences": jnp.int32(0)}
 
     def absent(self, memory: Memory, client: Client, round: Round) -> Array:
@@ -155,24 +158,24 @@ class Faults(Stage):
 class Corruption(NamedTuple):
     """A way to corrupt one client's parameters, and its usual strength."""
 
-    sent: Callable[[Array, Any, Any, Array], Any]  # key, z, u, strength -> what is sent
+    sent: Callable[[Key, Params, Params, Array], Params]  # key, z, u, strength -> what is sent
     strength: float
 
 
-def _scale(key: Array, z: Any, u: Any, strength: Array) -> Any:
+def _scale(key: Key, z: Params, u: Params, strength: Array) -> Params:
     return jax.tree.map(lambda z, u: z + strength.astype(u.dtype) * (u - z), z, u)
 
 
-def _sign_flip(key: Array, z: Any, u: Any, strength: Array) -> Any:
+def _sign_flip(key: Key, z: Params, u: Params, strength: Array) -> Params:
     return _scale(key, z, u, -strength)
 
 
-def _noise(key: Array, z: Any, u: Any, strength: Array) -> Any:
+def _noise(key: Key, z: Params, u: Params, strength: Array) -> Params:
     noise = optax.tree.random_like(key, u, sampler=jax.random.normal)
     return jax.tree.map(lambda u, n: u + strength.astype(u.dtype) * n, u, noise)
 
 
-def _constant(key: Array, z: Any, u: Any, strength: Array) -> Any:
+def _constant(key: Key, z: Params, u: Params, strength: Array) -> Params:
     return jax.tree.map(lambda u: jnp.full_like(u, strength.astype(u.dtype)), u)
 
 

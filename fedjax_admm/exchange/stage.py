@@ -111,6 +111,11 @@ class Exchange:
             raise ValueError(f"exchange has two stages of the name {twice[0]!r}: give one of them another `name`")
         return cls(stages)
 
+    @property
+    def transforms(self) -> bool:
+        """Whether some stage changes messages, so that the server's sums are no longer those of the clients' rows."""
+        return any(type(stage).transform is not Stage.transform for stage in self.stages)
+
     def of_client(self, id: Array) -> Exchange:
         """The same with this client's numbers."""
         return Exchange(tuple(stage.of_client(id) for stage in self.stages))

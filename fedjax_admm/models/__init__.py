@@ -2,27 +2,19 @@
 
 The products and poolings of this package's own networks have their gradients written out, so they are differentiated
 in reverse mode alone, as often as wanted: a Hessian-vector product is `jax.grad(lambda p: vdot(jax.grad(f)(p), v))`.
+What is offered here is whatever a module of the folder names in its `__all__`.
 """
 
-from .conv_net import cnn
-from .convolution import conv2d
-from .dense import linear, logistic, mlp
-from .model import Model, from_flax
-from .normalization import CIFAR10, MNIST, Normalization
-from .pooling import max_pool2
-from .resnet import resnet20
+from __future__ import annotations
 
-__all__ = [
-    "CIFAR10",
-    "MNIST",
-    "Model",
-    "Normalization",
-    "cnn",
-    "conv2d",
-    "from_flax",
-    "linear",
-    "logistic",
-    "max_pool2",
-    "mlp",
-    "resnet20",
-]
+from typing import TYPE_CHECKING, Any
+
+from ..core.discovery import find_names
+
+_MODELS = find_names(__name__, __path__)
+__all__ = sorted(_MODELS)  # pyright: ignore[reportUnsupportedDunderAll]
+globals().update(_MODELS)
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...

@@ -8,6 +8,8 @@ from .layers import ConvPoolRelu, Dense
 from .model import Model
 from .normalization import MNIST, Normalization, to_float
 
+__all__ = ["cnn"]
+
 
 class ConvNet(nn.Module):
     """[N, H, W, C], or [N, H, W] for one channel, -> logits [N, classes]."""
@@ -36,15 +38,14 @@ def cnn(
     """Convolution 5x5 x 32, pool, convolution 5x5 x 64, pool, dense 512, dense 10, with ReLU between.
 
     Args:
-      input_shape: of one image, as uint8 pixels (floats: already in [0, 1]).
-      classes: number of logits.
-      padded: False is the paper's network (582,026 parameters on MNIST), True that of McMahan et al. 2017, whose
-        convolutions keep the image's size (1,663,370).
-      normalization: mean and standard deviation by channel.
+        input_shape: Of one image, as uint8 pixels (floats: already in [0, 1]).
+        classes: Number of logits.
+        padded: False is the paper's network (582,026 parameters on MNIST), True that of McMahan et al. 2017, whose
+            convolutions keep the image's size (1,663,370).
+        normalization: Mean and standard deviation by channel.
 
-    Example:
-      >>> model = cnn()
-      >>> model.apply(model.init(jax.random.key(0)), jnp.zeros((2, 28, 28, 1), jnp.uint8)).shape
-      (2, 10)
+    >>> model = cnn()
+    >>> model.apply(model.init(jax.random.key(0)), jnp.zeros((2, 28, 28, 1), jnp.uint8)).shape
+    (2, 10)
     """
     return start.model(ConvNet(classes, padded, normalization), input_shape)

@@ -18,6 +18,8 @@ from jax import lax
 
 from .products import join, matmul, patches
 
+__all__ = ["conv2d"]
+
 Padding = str | Sequence[tuple[int, int]]
 
 
@@ -25,17 +27,16 @@ def conv2d(x: jax.Array, kernel: jax.Array, strides: tuple[int, int] = (1, 1), p
     """Cross-correlate images with a kernel; equals `lax.conv_general_dilated` (NHWC, HWIO) to rounding.
 
     Args:
-      x: images [N, H, W, Cin].
-      kernel: [kh, kw, Cin, Cout], of the same dtype.
-      strides: steps along height and width.
-      padding: "VALID", "SAME", or ((top, bottom), (left, right)), non-negative.
+        x: Images [N, H, W, Cin].
+        kernel: [kh, kw, Cin, Cout], of the same dtype.
+        strides: Steps along height and width.
+        padding: "VALID", "SAME", or ((top, bottom), (left, right)), non-negative.
 
     Returns:
-      [N, H', W', Cout]
+        [N, H', W', Cout].
 
-    Example:
-      >>> conv2d(jnp.ones((2, 28, 28, 1)), jnp.ones((5, 5, 1, 32))).shape
-      (2, 24, 24, 32)
+    >>> conv2d(jnp.ones((2, 28, 28, 1)), jnp.ones((5, 5, 1, 32))).shape
+    (2, 24, 24, 32)
     """
     kh, kw, _, out_channels = kernel.shape
     pads = pairs(x.shape[1:3], (kh, kw), strides, padding)

@@ -11,6 +11,8 @@ from .layers import Dense
 from .model import Model
 from .normalization import Normalization, to_float
 
+__all__ = ["linear", "logistic", "mlp"]
+
 
 class Perceptron(nn.Module):
     """Dense layers with ReLU between them: [N, ...] -> [N, outputs], or [N] where `scalar`."""
@@ -32,10 +34,13 @@ class Perceptron(nn.Module):
 def linear(inputs: int, *, use_bias: bool = False) -> Model:
     """x -> <w, x>: [N, inputs] -> [N], the paper's Example 1. uint8 are pixels, and divided by 255.
 
-    Example:
-      >>> model = linear(5000)
-      >>> model.init(jax.random.key(0))["Dense_0"]["kernel"].shape
-      (5000, 1)
+    Args:
+        inputs: The length of x.
+        use_bias: Whether a number is added.
+
+    >>> model = linear(5000)
+    >>> model.init(jax.random.key(0))["Dense_0"]["kernel"].shape
+    (5000, 1)
     """
     return start.model(Perceptron((1,), use_bias, scalar=True), (inputs,), "float32")
 
@@ -45,12 +50,16 @@ def logistic(
 ) -> Model:
     """Multinomial logistic regression: [N, *input_shape] -> logits [N, classes].
 
-    `input_shape` is that of one example; a number is the length of a vector. uint8 are pixels, and divided by 255.
+    uint8 are pixels, and divided by 255.
 
-    Example:
-      >>> model = logistic((28, 28, 1), normalization=fa.models.MNIST)
-      >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
-      7850
+    Args:
+        input_shape: Of one example; a number is the length of a vector.
+        classes: Number of logits.
+        normalization: Mean and standard deviation by channel.
+
+    >>> model = logistic((28, 28, 1), normalization=fa.models.MNIST)
+    >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+    7850
     """
     return mlp(input_shape, (), classes, normalization=normalization)
 
@@ -64,13 +73,17 @@ def mlp(
 ) -> Model:
     """Multilayer perceptron with ReLU: [N, *input_shape] -> logits [N, classes].
 
-    `input_shape` is that of one example; a number is the length of a vector. So is `hidden` of one layer. uint8 are
-    pixels, and divided by 255.
+    uint8 are pixels, and divided by 255.
 
-    Example:
-      >>> model = mlp((28, 28, 1), hidden=(200, 200), normalization=fa.models.MNIST)    # McMahan's 2NN
-      >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
-      199210
+    Args:
+        input_shape: Of one example; a number is the length of a vector.
+        hidden: Sizes of the hidden layers; a number is that of one layer.
+        classes: Number of logits.
+        normalization: Mean and standard deviation by channel.
+
+    >>> model = mlp((28, 28, 1), hidden=(200, 200), normalization=fa.models.MNIST)    # McMahan's 2NN
+    >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+    199210
     """
     classes = checks.integer("classes", classes, at_least=1)
     module = Perceptron((*_sizes("hidden", hidden), classes), normalization=normalization)

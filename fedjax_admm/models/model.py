@@ -8,14 +8,16 @@ from typing import Any, NamedTuple, cast
 import jax
 from flax import linen, nnx
 
-Params = Any  # a pytree of arrays
+from ..core.types import Key, Params
+
+__all__ = ["Model", "from_flax"]
 
 
 class Model(NamedTuple):
     """Two pure functions. Models built twice from equal arguments are equal and hash equal, so that what was
     compiled for one is found again for the other."""
 
-    init: Callable[[jax.Array], Params]  # key -> params
+    init: Callable[[Key], Params]  # key -> params
     apply: Callable[[Params, jax.Array], jax.Array]  # (params, x [N, ...]) -> outputs [N, ...]
 
 
@@ -23,17 +25,16 @@ def from_flax(module: Any, sample_input: Any = None) -> Model:
     """Make a model of a flax module, linen or nnx; parameters become plain nested dictionaries.
 
     Args:
-      module: a linen module; or a function of `nnx.Rngs` that builds an nnx module; or an nnx module, of which
-        `init` then returns the parameters that it has, whatever the key.
-      sample_input: for linen, a batch (or its `jax.ShapeDtypeStruct`) that tells the shapes.
+        module: A linen module; or a function of `nnx.Rngs` that builds an nnx module; or an nnx module, of which
+            `init` then returns the parameters that it has, whatever the key.
+        sample_input: For linen, a batch (or its `jax.ShapeDtypeStruct`) that tells the shapes.
 
     Raises:
-      ValueError: where the module has anything but parameters, such as BatchNorm's running statistics or a
-        dropout's random state: a client would have nowhere to keep it.
+        ValueError: Where the module has anything but parameters, such as BatchNorm's running statistics or a
+            dropout's random state: a client would have nowhere to keep it.
 
-    Example:
-      >>> model = from_flax(linen.Dense(10), jnp.ones((1, 784)))
-      >>> model = from_flax(lambda rngs: nnx.Linear(784, 10, rngs=rngs))
+    >>> model = from_flax(linen.Dense(10), jnp.ones((1, 784)))
+    >>> model = from_flax(lambda rngs: nnx.Linear(784, 10, rngs=rngs))
     """
     if isinstance(module, linen.Module):
         if sample_input is None:
@@ -62,7 +63,7 @@ class _LinenInit:
     sample: jax.ShapeDtypeStruct
 
     @functools.partial(jax.jit, static_argnums=0)  # compiled, so that the outputs are never computed
-    def __call__(self, key: jax.Array) -> Params:
+    def __call__(self, key: Key) -> Params:
         return self.module.init(key, jax.numpy.zeros(self.sample.shape, self.sample.dtype))["params"]
 
 
@@ -78,7 +79,7 @@ class _LinenApply:
 class _NnxInit:
     build: Callable[[nnx.Rngs], nnx.Module]
 
-    def __call__(self, key: jax.Array) -> Params:
+    def __call__(self, key: Key) -> Params:
         return _split_nnx(self.build(nnx.Rngs(key)))[1]
 
 
@@ -94,7 +95,7 @@ class _NnxApply:
 class _Constant:
     params: Params
 
-    def __call__(self, key: jax.Array) -> Params:
+    def __call__(self, key: Key) -> Params:
         return jax.tree.map(jax.numpy.array, self.params)  # copies: the caller may donate them
 
 

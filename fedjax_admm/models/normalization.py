@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+__all__ = ["CIFAR10", "MNIST", "Normalization"]
+
 
 class Normalization(NamedTuple):
     """Mean and standard deviation per channel, of pixels scaled to [0, 1]."""
@@ -22,13 +24,12 @@ def to_float(x: jax.Array, normalization: Normalization | None) -> jax.Array:
     """Pixels in [0, 255] become float32 in [0, 1], floats stay as they are; then normalise.
 
     Args:
-      x: [..., channels], or any shape where the normalisation has one channel. uint8 are pixels, and with a
-        normalisation all integers; else integers, and always booleans, are numbers like any other.
-      normalization: None leaves out mean and standard deviation.
+        x: [..., channels], or any shape where the normalisation has one channel. uint8 are pixels, and with a
+            normalisation all integers; else integers, and always booleans, are numbers like any other.
+        normalization: None leaves out mean and standard deviation.
 
-    Example:
-      >>> float(to_float(jnp.uint8([[255]]), Normalization((0.5,), (0.5,)))[0, 0])
-      1.0
+    >>> float(to_float(jnp.uint8([[255]]), Normalization((0.5,), (0.5,)))[0, 0])
+    1.0
     """
     whole = jnp.issubdtype(x.dtype, jnp.integer)
     scale = 1.0 / 255.0 if x.dtype == jnp.uint8 or (whole and normalization is not None) else 1.0

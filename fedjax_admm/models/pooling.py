@@ -10,13 +10,17 @@ import jax.numpy as jnp
 from .convolution import Padding, pairs
 from .products import join, matmul, patches
 
+__all__ = ["max_pool2"]
+
 
 def max_pool2(x: jax.Array) -> jax.Array:
     """Maximum over 2 x 2 windows: [N, H, W, C] -> [N, H // 2, W // 2, C]; an odd last row or column is left out.
 
-    Example:
-      >>> max_pool2(jnp.ones((2, 24, 24, 32))).shape
-      (2, 12, 12, 32)
+    Args:
+        x: Images [N, H, W, C].
+
+    >>> max_pool2(jnp.ones((2, 24, 24, 32))).shape
+    (2, 12, 12, 32)
     """
     return max_of_four(_blocks(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]))
 
@@ -31,12 +35,12 @@ def conv2d_max_pool2(x: jax.Array, kernel: jax.Array, padding: Padding = "VALID"
     patches' runs of contiguous numbers four times as long.
 
     Args:
-      x: images [N, H, W, Cin].
-      kernel: [kh, kw, Cin, Cout].
-      padding: as in `conv2d`.
+        x: Images [N, H, W, Cin].
+        kernel: [kh, kw, Cin, Cout].
+        padding: As in `conv2d`.
 
     Returns:
-      [N, H' // 2, W' // 2, Cout]
+        [N, H' // 2, W' // 2, Cout].
     """
     kernel_size = kernel.shape[:2]
     pads = pairs(x.shape[1:3], kernel_size, (1, 1), padding)

@@ -16,6 +16,8 @@ from .layers import Conv, Dense, LayerGroupNorm
 from .model import Model
 from .normalization import CIFAR10, Normalization, to_float
 
+__all__ = ["resnet20"]
+
 # PyTorch pads by one on both sides, also at stride 2, where "SAME" would pad by one at the end only.
 PADDING = ((1, 1), (1, 1))
 
@@ -63,13 +65,12 @@ def resnet20(
     """ResNet-20 with GroupNorm: 269,722 parameters on CIFAR-10.
 
     Args:
-      input_shape: of one image, as uint8 pixels (floats: already in [0, 1]).
-      classes: number of logits.
-      normalization: mean and standard deviation by channel.
+        input_shape: Of one image, as uint8 pixels (floats: already in [0, 1]).
+        classes: Number of logits.
+        normalization: Mean and standard deviation by channel.
 
-    Example:
-      >>> model = resnet20()
-      >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
-      269722
+    >>> model = resnet20()
+    >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+    269722
     """
     return start.model(ResNet20(classes, normalization), input_shape, he=True)

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from .model import Model, Params, from_flax
+from ..core.types import Key, Params
+from .model import Model, from_flax
 
 
 def model(module: nn.Module, input_shape: tuple[int, ...], dtype: str = "uint8", *, he: bool = False) -> Model:
@@ -23,10 +24,10 @@ def model(module: nn.Module, input_shape: tuple[int, ...], dtype: str = "uint8",
     (the scale and bias of a normalisation) starts as the module says.
 
     Args:
-      module: the linen module.
-      input_shape: of one example.
-      dtype: of the inputs.
-      he: convolutions start normal with variance 2 / fan_in instead (He et al. 2015).
+        module: The linen module.
+        input_shape: Of one example.
+        dtype: Of the inputs.
+        he: Convolutions start normal with variance 2 / fan_in instead (He et al. 2015).
     """
     sample = jax.ShapeDtypeStruct((1, *input_shape), dtype)
     return from_flax(module, sample)._replace(init=Start(module, sample, he))
@@ -41,21 +42,21 @@ class Start:
     he: bool
 
     @functools.partial(jax.jit, static_argnums=0)  # compiled, so that the module's outputs are never computed
-    def __call__(self, key: jax.Array) -> Params:
+    def __call__(self, key: Key) -> Params:
         declared = self.module.init(key, jnp.zeros(self.sample.shape, self.sample.dtype))["params"]
         size = sum(leaf.size for leaf in jax.tree.leaves(declared))
         # Without -1 itself, where the inverse of the error function is infinite.
         noise = jax.random.uniform(key, (size,), jnp.float32, -1.0 + 2.0**-24, 1.0)
-        return _scaled(declared, noise, self.he)
+        return _scale(declared, noise, self.he)
 
 
-def _scaled(params: Params, noise: jax.Array, he: bool) -> Params:
+def _scale(params: Params, noise: jax.Array, he: bool) -> Params:
     """Fill a tree's layers (the dictionaries with a kernel) with successive pieces of the noise, scaled."""
     start, taken = {}, 0
     for name, value in sorted(params.items()):
         if isinstance(value, dict):
             size = sum(leaf.size for leaf in jax.tree.leaves(value))
-            start[name], taken = _scaled(value, noise[taken : taken + size], he), taken + size
+            start[name], taken = _scale(value, noise[taken : taken + size], he), taken + size
         elif "kernel" in params:
             fan_in = math.prod(params["kernel"].shape[:-1])
             piece, taken = noise[taken : taken + value.size].reshape(value.shape), taken + value.size

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..core import trees
+from ..core.types import Params
 from ..data.federated import FederatedData
 from .problem import Problem
 
@@ -25,7 +26,7 @@ def piece_size(fields: Any) -> int:
     return max(1, min(_MAX_PIECE, leaves[0].shape[0], _PIECE_BYTES // max(row_bytes, 1)))
 
 
-def evaluate(problem: Problem, params: Any) -> dict[str, float]:
+def evaluate(problem: Problem, params: Params) -> dict[str, float]:
     """`loss`, sum_i alpha_i f_i(params) with the regulariser, and each metric's mean over `eval_data`.
 
     Where the problem's optimum is known, `excess_loss` is the loss above it.
@@ -33,7 +34,7 @@ def evaluate(problem: Problem, params: Any) -> dict[str, float]:
     return evaluate_many(problem, jax.tree.map(lambda leaf: leaf[None], params))[0]
 
 
-def evaluate_many(problem: Problem, params: Any) -> list[dict[str, float]]:
+def evaluate_many(problem: Problem, params: Params) -> list[dict[str, float]]:
     """The same for each of several parameters, leaves [runs, ...]."""
     eval_rows = piece_size(problem.eval_data) if problem.metrics else 0
     rows = min(piece_size(problem.data.fields), problem.data.num_positions)  # clients may leave rows out
@@ -54,12 +55,12 @@ def evaluated_columns(problem: Problem) -> tuple[str, ...]:
 
 
 @partial(jax.jit, static_argnames=("rows", "eval_rows"))
-def _sums(problem: Problem, params: Any, rows: int, eval_rows: int) -> dict[str, Array]:
+def _sums(problem: Problem, params: Params, rows: int, eval_rows: int) -> dict[str, Array]:
     """The sums [runs, pieces], one after the other: as much memory as one needs."""
     return lax.map(lambda one: _sums_of_one(problem, one, rows, eval_rows), params)
 
 
-def _sums_of_one(problem: Problem, params: Any, rows: int, eval_rows: int) -> dict[str, Array]:
+def _sums_of_one(problem: Problem, params: Params, rows: int, eval_rows: int) -> dict[str, Array]:
     data = problem.data
     sums = {"loss": _weighted_losses(problem, params, data, rows)}
     if problem.regularizer is not None:
@@ -69,12 +70,12 @@ def _sums_of_one(problem: Problem, params: Any, rows: int, eval_rows: int) -> di
         pieces = _pieces(problem.eval_data, number, eval_rows)
         for name, metric in problem.metrics:
             sums[name] = pieces(
-                lambda batch, _, mask, metric=metric: _masked(mask, _wide(metric(params, batch))) / number
+                lambda batch, _, mask, metric=metric: _mask(mask, _wide(metric(params, batch))) / number
             )
     return sums
 
 
-def _weighted_losses(problem: Problem, params: Any, data: FederatedData, rows: int) -> Array:
+def _weighted_losses(problem: Problem, params: Params, data: FederatedData, rows: int) -> Array:
     number = data.num_positions
     share = data.weights / data.sizes.astype(data.weights.dtype)  # of each row of a client
     client = jnp.cumsum(jnp.zeros(number, jnp.int32).at[data.offsets].add(1)) - 1
@@ -83,7 +84,7 @@ def _weighted_losses(problem: Problem, params: Any, data: FederatedData, rows: i
     def piece(batch: Any, positions: Array, mask: Array) -> Array:
         batch = batch if data.index is None else data.take(positions)
         losses = _wide(problem.loss(params, batch))
-        return _masked(mask, losses * share[client[positions]].astype(losses.dtype))
+        return _mask(mask, losses * share[client[positions]].astype(losses.dtype))
 
     return _pieces(fields, number, rows)(piece)
 
@@ -94,7 +95,7 @@ def _wide(values: Array) -> Array:
     return values.astype(trees.at_least_single(values.dtype)) if floating else values
 
 
-def _masked(mask: Array, values: Array) -> Array:
+def _mask(mask: Array, values: Array) -> Array:
     return jnp.sum(jnp.where(mask, values, 0))
 
 

@@ -18,6 +18,7 @@ from jax import Array
 from ..core import checks
 from ..core.columns import RESERVED
 from ..core.record import note, record, static
+from ..core.types import Params
 from ..data.federated import FederatedData
 from ..data.fields import check_rows, field_names
 
@@ -26,17 +27,19 @@ from ..data.fields import check_rows, field_names
 class Problem:
     """min_z sum_i alpha_i f_i(z), with f_i the mean of `loss` over client i's rows plus `regularizer`.
 
-    init: key -> parameters, any pytree of floating-point arrays.
-    loss: (params, batch) -> [batch], one loss per example; `batch` has the structure of the data's fields. A loss or
-        metric with a method `check_fields(params_shape, fields, name)` is asked to raise if it cannot use the data.
-    data: the clients' rows.
-    regularizer: params -> scalar, added to every client's loss.
-    eval_data: a pytree [rows, ...] on which the metrics are averaged.
-    metrics: name -> (params, batch) -> [batch].
-    optimal_loss: min F where it is known; the history then has `excess_loss`, F(z) - optimal_loss.
-
     The functions are static and the data is an argument of what is compiled: another problem with the same
     functions and shapes compiles nothing. So define the functions once, at a module's top level.
+
+    Attributes:
+        init: key -> parameters, any pytree of floating-point arrays.
+        loss: (params, batch) -> [batch], one loss per example; `batch` has the structure of the data's fields. A loss
+            or metric with a method `check_fields(params_shape, fields, name)` is asked to raise if it cannot use the
+            data.
+        data: The clients' rows.
+        regularizer: params -> scalar, added to every client's loss.
+        eval_data: A pytree [rows, ...] on which the metrics are averaged.
+        metrics: name -> (params, batch) -> [batch].
+        optimal_loss: min F where it is known; the history then has `excess_loss`, F(z) - optimal_loss.
 
     >>> data = FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
     >>> def loss(w, batch):
@@ -139,7 +142,7 @@ class Problem:
             )
 
 
-def _shape_of(name: str, function: Callable, params: Any, batch: Any = None, source: str = "") -> Any:
+def _shape_of(name: str, function: Callable, params: Params, batch: Any = None, source: str = "") -> Any:
     """What a user's function returns, as shapes; what it raises, in a line that says whose function it is."""
     arguments = (params,) if batch is None else (params, batch)
     try:
@@ -163,7 +166,7 @@ def _shapes(tree: Any) -> str:
     return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree))
 
 
-def check_params(params: Any, name: str) -> None:
+def check_params(params: Params, name: str) -> None:
     """Parameters must be floating point, and there must be some."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     if not leaves:

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..models.model import Model, Params
+from ..core.types import Params
+from ..models.model import Model
 
 Batch = Mapping[str, jax.Array]
 
@@ -20,14 +21,18 @@ Batch = Mapping[str, jax.Array]
 def classification(model: Model, *, accuracy: bool = True) -> dict[str, Any]:
     """Softmax cross entropy of a model's logits [batch, classes] against integer labels, and the accuracy.
 
-    accuracy: with False there is no metric, for a problem without `eval_data`.
+    Args:
+        model: Its outputs are the logits.
+        accuracy: With False there is no metric, for a problem without `eval_data`.
 
-    Example:
-      >>> test = {"x": np.zeros((4, 28, 28, 1), np.uint8), "y": np.arange(4)}
-      >>> data = fa.FederatedData.from_arrays(test, [[0, 1], [2, 3]])
-      >>> model = fa.models.logistic((28, 28, 1))
-      >>> fa.Problem(**fa.problems.classification(model), data=data, eval_data=test).num_params
-      7850
+    Returns:
+        Arguments of `Problem`.
+
+    >>> test = {"x": np.zeros((4, 28, 28, 1), np.uint8), "y": np.arange(4)}
+    >>> data = fa.FederatedData.from_arrays(test, [[0, 1], [2, 3]])
+    >>> model = fa.models.logistic((28, 28, 1))
+    >>> fa.Problem(**fa.problems.classification(model), data=data, eval_data=test).num_params
+    7850
     """
     metrics = {"accuracy": Correct(model)} if accuracy else {}
     return {"init": model.init, "loss": CrossEntropy(model), "metrics": metrics}
@@ -36,10 +41,15 @@ def classification(model: Model, *, accuracy: bool = True) -> dict[str, Any]:
 def regression(model: Model) -> dict[str, Any]:
     """Half the squared error of a model's outputs, [batch] or [batch, outputs], shaped as the targets.
 
-    Example:
-      >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
-      >>> fa.Problem(**fa.problems.regression(fa.models.linear(4)), data=data).num_params
-      4
+    Args:
+        model: Its outputs are the predictions.
+
+    Returns:
+        Arguments of `Problem`.
+
+    >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
+    >>> fa.Problem(**fa.problems.regression(fa.models.linear(4)), data=data).num_params
+    4
     """
     return {"init": model.init, "loss": HalfSquaredError(model)}
 

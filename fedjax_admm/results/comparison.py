@@ -50,12 +50,13 @@ class Comparison:
     def table(self, full_names: bool = False) -> Table:
         """The comparison as text; `.markdown()` and `.latex()` of it are other forms.
 
-        full_names: "loss last 10" instead of "last 10" beside "loss final".
-
         "last 10" is the mean over the last ten evaluated rounds and "difference" its difference to the baseline,
         paired by seed; gradients and floats are relative to the baseline's, and "of criterion" is the share of the
         gradients that only the criterion asked for; with a client time, "time" is simulated and relative too; +- is
         the standard deviation over seeds.
+
+        Args:
+            full_names: "loss last 10" instead of "last 10" beside "loss final".
         """
         rows = self.statistics()
         columns = self._evaluated()
@@ -71,10 +72,12 @@ class Comparison:
     def to_target(self, column: str, target: float) -> Table:
         """The work until a column of the history was first at the target, in the rounds that were evaluated.
 
-        column: "loss", "excess_loss" (at most the target) or a metric (at least).
-
         The mean over the seeds that reached it, each a sum over all clients: rounds, local epochs, per-example
         gradients, those of the criterion among them, floats, and with a client time simulated seconds.
+
+        Args:
+            column: "loss", "excess_loss" (at most the target) or a metric (at least).
+            target: The number.
 
         >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
         >>> algorithms = {name: example.algorithm(name) for name in ("fedavg", "fedadmm_insa")}
@@ -220,7 +223,7 @@ class Comparison:
         return (*cells, cell("epoch_reduction", ".1f", 100, " %"), gradients, share, *others)
 
 
-def _measured(name: str, run: RunRecord) -> np.ndarray:
+def _read_measured(name: str, run: RunRecord) -> np.ndarray:
     """What was measured after training began; NaN if nothing was."""
     values = run.history[name][1:]
     values = values[np.isfinite(values)]
@@ -228,11 +231,11 @@ def _measured(name: str, run: RunRecord) -> np.ndarray:
 
 
 def _last(name: str, run: RunRecord) -> float:
-    return float(np.mean(_measured(name, run)[-LAST:]))
+    return float(np.mean(_read_measured(name, run)[-LAST:]))
 
 
 def _best(name: str, run: RunRecord) -> float:
-    values = _measured(name, run)
+    values = _read_measured(name, run)
     return float(np.min(values) if look_up(name).less_is_better else np.max(values))
 
 
@@ -278,4 +281,4 @@ def _total(column: Column, history: History) -> tuple[str, str]:
 
 
 WORDS = {"final": "final", "last": f"mean of the last {LAST}", "best": "best"}
-STATISTICS = {"final": lambda name, run: float(_measured(name, run)[-1]), "last": _last, "best": _best}
+STATISTICS = {"final": lambda name, run: float(_read_measured(name, run)[-1]), "last": _last, "best": _best}

@@ -59,7 +59,14 @@ class Quantity:
     may_be_log: bool  # whether an automatic scale may be logarithmic
 
     def curves(self, named: NamedRuns, against: str) -> dict[str, Curve]:
-        """label -> measured points, without the runs that have none.
+        """The curves of runs.
+
+        Args:
+            named: label -> one record per seed.
+            against: What the horizontal axis counts.
+
+        Returns:
+            label -> measured points, without the runs that have none.
 
         Raises:
             ValueError: No run has a value of it.

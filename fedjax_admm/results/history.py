@@ -13,6 +13,7 @@ from ..core import checks
 from ..core.columns import COLUMNS, Kind, documentation, look_up
 from ..core.errors import SharedError
 from ..core.notebook import html
+from ..core.types import Params
 from ..core.vocabulary import Solves, State
 
 
@@ -21,6 +22,9 @@ class History(Mapping[str, np.ndarray]):
 
     The metrics of the problem are columns too, after the losses. Losses and metrics are NaN in rounds that were not
     evaluated. The other columns are listed below.
+
+    Args:
+        rows: Column -> number, one dict per round.
 
     >>> history = History([{"round": 0, "loss": 2.0}, {"round": 1, "loss": 1.0}])
     >>> history["loss"].tolist()
@@ -64,7 +68,7 @@ class History(Mapping[str, np.ndarray]):
         return pandas.DataFrame(self._columns)
 
 
-History.__doc__ = f"{History.__doc__}\n{textwrap.indent(documentation(), '    ')}\n"
+History.__doc__ = f"{History.__doc__}\n    Columns:\n{textwrap.indent(documentation(), 8 * ' ')}\n"
 
 
 @dataclass(frozen=True)
@@ -154,14 +158,17 @@ class Result(RunRecord):
     >>> result.params, result.state.duals, result.history["loss"], result.solves.stop_reason  # doctest: +SKIP
     """
 
-    params: Any  # z after the last round
+    params: Params  # z after the last round
     state: State  # all that the run carried: client_params, duals, penalties where kept
 
 
 class DivergenceError(RuntimeError, SharedError):
     """A run produced something that is not finite.
 
-    round: in which round, 0 before any training; quantity: what; history: up to the round before.
+    Attributes:
+        round: In which round, 0 before any training.
+        quantity: What stopped being finite.
+        history: Up to the round before.
 
     >>> print(DivergenceError(3, "the loss", History([])))
     round 3: the loss became not finite; lower the learning rate, or try another penalty

@@ -38,17 +38,23 @@ def compare(
 ) -> Comparison:
     """Runs every algorithm with every seed.
 
-    algorithms: label -> algorithm.
-    seeds: runs of one seed start alike and select the same clients and rows.
-    run_dir: a directory with a run directory for each cell; cells that are done there are read, interrupted
-        ones go on, and a later call may add algorithms and seeds.
-    baseline: the label that ratios and differences refer to; by default the first. In a run_dir it is kept, and one
-        that is given later replaces it.
-    targets: pairs such as ("accuracy", 0.8): the comparison also tells the work until they were reached (see
-        `Comparison.to_target`). In a run_dir they are kept, and a later call may add some.
-    settings: `simulate`'s other arguments.
-
     A run that diverges is noted in the table, and the others go on.
+
+    Args:
+        problem: The problem of all runs.
+        algorithms: label -> algorithm.
+        rounds: How many rounds each run has.
+        seeds: Runs of one seed start alike and select the same clients and rows.
+        run_dir: A directory with a run directory for each cell; cells that are done there are read, interrupted
+            ones go on, and a later call may add algorithms and seeds.
+        baseline: The label that ratios and differences refer to; by default the first. In a run_dir it is kept, and one
+            that is given later replaces it.
+        targets: Pairs such as ("accuracy", 0.8): the comparison also tells the work until they were reached (see
+            `Comparison.to_target`). In a run_dir they are kept, and a later call may add some.
+        settings: `simulate`'s other arguments.
+
+    Returns:
+        The runs, and the table of them.
 
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
     >>> algorithms = {name: example.algorithm(name) for name in ("fedavg", "fedadmm_insa")}
@@ -60,10 +66,10 @@ def compare(
     algorithms = {str(label): algorithm for label, algorithm in algorithms.items()}
     labels = tuple(algorithms)
     checks.choice("baseline", labels[0] if baseline is None else baseline, labels)
-    seeds = checked_seeds(seeds)
+    seeds = check_seeds(seeds)
     rounds = checks.integer("rounds", rounds, at_least=1)
     _check_settings(problem, algorithms, rounds, settings)
-    targets = checked_targets(targets, problem)
+    targets = check_targets(targets, problem)
     plan = None
     if run_dir is not None:
         shared = {"rounds": rounds} | settings
@@ -99,17 +105,17 @@ def compare(
     return Comparison(runs, missing, baseline, targets)
 
 
-def checked_seeds(seeds: Any) -> list[int]:
+def check_seeds(seeds: Any) -> list[int]:
     """Seeds, as different whole numbers."""
     if not isinstance(seeds, (Sequence, np.ndarray, range)) or isinstance(seeds, str):
         raise ValueError(f"seeds must be a list of numbers, got {seeds!r}")
-    found = [checks.integer("seeds", seed, at_least=0) for seed in seeds]
-    if not found or len(set(found)) < len(found):
-        raise ValueError(f"seeds must be different numbers, at least one, got {found}")
-    return found
+    numbers = [checks.integer("seeds", seed, at_least=0) for seed in seeds]
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ValueError(f"seeds must be different numbers, at least one, got {numbers}")
+    return numbers
 
 
-def checked_targets(targets: Any, problem: Problem) -> list[tuple[str, float]]:
+def check_targets(targets: Any, problem: Problem) -> list[tuple[str, float]]:
     """Pairs of a column that is evaluated and a number."""
     if not isinstance(targets, Sequence) or any(not isinstance(pair, Sequence) or len(pair) != 2 for pair in targets):
         raise ValueError(f'targets must be pairs such as ("accuracy", 0.8), got {targets!r}')

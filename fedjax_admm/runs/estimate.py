@@ -53,7 +53,7 @@ class Estimate:
 def estimate(
     problem: Problem, algorithm: Algorithm, *, participation: Any = 1.0, execution: Execution | None = None
 ) -> Estimate:
-    """The memory and the work of a run with these arguments of `simulate`.
+    """The memory and the work of a run. The arguments are `simulate`'s.
 
     >>> example = fa.examples.linear_regression(num_clients=10, rows_per_client=20, dimension=50)
     >>> estimate(example.problem, example.algorithm("fedadmm_insa"), participation=2).most_gradients

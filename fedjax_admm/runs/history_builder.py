@@ -134,13 +134,13 @@ class HistoryBuilder:
 def _conditions(sim: Simulation) -> set[Condition]:
     """What the run has of what others lack."""
     faults, client_time = sim.faults, sim.client_time
-    given = {
+    holds = {
         Condition.FAULTS: faults is not None and faults.any,
         Condition.CLIENT_TIME: client_time is not None,
         Condition.DEADLINE: client_time is not None and client_time.deadline is not None,
         Condition.PENALTY_RULE: penalties.bounds_of(_penalty_rule(sim)) is not None,
     }
-    return {condition for condition, is_given in given.items() if is_given}
+    return {condition for condition, is_so in holds.items() if is_so}
 
 
 def _penalty_rule(sim: Simulation) -> penalties.PenaltyRule:

@@ -19,8 +19,11 @@ from ..core.errors import SharedError
 class Interrupted(KeyboardInterrupt, SharedError):
     """A run was asked to stop, and ended after a round.
 
-    round: rounds done; run_dir: where everything up to it is, None if the run was not kept on disk; result: what
-    `simulate`, `compare` or `simulate_many` would have returned, as far as it is done (not in another process).
+    Attributes:
+        round: Rounds done.
+        run_dir: Where everything up to it is; None if the run was not kept on disk.
+        result: What `simulate`, `compare` or `simulate_many` would have returned, as far as it is done (not in another
+            process).
 
     >>> try:
     ...     result = fa.simulate(problem, algorithm, rounds=300)  # Ctrl-C
@@ -50,9 +53,10 @@ class Interrupted(KeyboardInterrupt, SharedError):
 class Interrupts:
     """Within it, the first Ctrl-C or SIGTERM sets `requested`; a second Ctrl-C raises KeyboardInterrupt.
 
-    kept: whether the run is on disk; if it is not, SIGTERM ends the process at once, as usual.
-
     Signals go to the main thread only; in any other this does nothing.
+
+    Args:
+        kept: Whether the run is on disk; if it is not, SIGTERM ends the process at once, as usual.
 
     >>> with Interrupts() as interrupts:
     ...     interrupts.requested

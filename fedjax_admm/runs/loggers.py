@@ -20,6 +20,9 @@ Row = dict[str, float]
 def tensorboard(log_dir: Any) -> Iterator[Callable[[Row], None]]:
     """Writes every number of a row as a scalar for TensorBoard; needs tensorboardX.
 
+    Args:
+        log_dir: The directory for TensorBoard's files.
+
     >>> with fa.loggers.tensorboard("board") as log:  # doctest: +SKIP
     ...     fa.simulate(problem, algorithm, rounds=100, on_round=log)
     """
@@ -30,7 +33,7 @@ def tensorboard(log_dir: Any) -> Iterator[Callable[[Row], None]]:
     with SummaryWriter(str(log_dir)) as writer:
 
         def log(row: Row) -> None:
-            for name, value in _measured(row).items():
+            for name, value in _drop_unmeasured(row).items():
                 writer.add_scalar(name, value, int(row["round"]))
 
         yield log
@@ -38,7 +41,10 @@ def tensorboard(log_dir: Any) -> Iterator[Callable[[Row], None]]:
 
 @contextlib.contextmanager
 def wandb(**settings: Any) -> Iterator[Callable[[Row], None]]:
-    """Sends rows to Weights & Biases; `settings` are those of `wandb.init`. Needs wandb.
+    """Sends rows to Weights & Biases; needs wandb.
+
+    Args:
+        settings: Those of `wandb.init`.
 
     >>> with fa.loggers.wandb(project="federated") as log:  # doctest: +SKIP
     ...     fa.simulate(problem, algorithm, rounds=100, on_round=log)
@@ -48,9 +54,9 @@ def wandb(**settings: Any) -> Iterator[Callable[[Row], None]]:
     except ImportError:
         raise ImportError("loggers.wandb needs wandb: pip install wandb") from None
     with service.init(**settings) as run:
-        yield lambda row: run.log(_measured(row), step=int(row["round"]))
+        yield lambda row: run.log(_drop_unmeasured(row), step=int(row["round"]))
 
 
-def _measured(row: Row) -> Row:
+def _drop_unmeasured(row: Row) -> Row:
     """Without what was not measured in this round, and without the round itself."""
     return {name: value for name, value in row.items() if name != "round" and not math.isnan(value)}

@@ -25,9 +25,14 @@ SECONDS_IN_SILENCE = 1.0  # long enough for whatever refuses its arguments
 
 
 class Progress:
-    """Shows rounds done of `total`, a summary such as the loss, and the time left; `done` were done before.
+    """Shows the rounds done, a summary such as the loss, and the time left.
 
     The first call of `update` ends the rounds that were compiled: the time left is told from the later ones.
+
+    Args:
+        total: The rounds of the run.
+        show: Whether to show anything.
+        done: Rounds that were done before.
 
     >>> with Progress(total=10, show=False) as progress:
     ...     progress.update(1, "loss 2.3")

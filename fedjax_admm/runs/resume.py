@@ -53,7 +53,7 @@ def resume(run_dir: Any, trust: str | Sequence[str] = (), **settings: Any) -> Re
     with recreating(run_dir, begun_with(folder)):
         if stored.get("initial_params") is not None:
             raise CannotRecreate("initial_params")
-        algorithm = recreate_algorithm(stored["algorithm"], checked_trust(trust))
+        algorithm = recreate_algorithm(stored["algorithm"], check_trust(trust))
         arguments = {name: recreate(stored[name]) for name in (*names, *CONDITIONS) if name in stored}
         arguments["execution"] = remake_execution(stored["execution"], folder / SETTINGS)
         problem = remake_problem(stored["problem"].get("recipe"), settings.get("progress", True))
@@ -78,7 +78,7 @@ def resume_comparison(path: Any, trust: str | Sequence[str] = (), **settings: An
     with recreating(path, plan.versions):
         if plan.settings.get("initial_params") is not None:
             raise CannotRecreate("initial_params")
-        trusted = checked_trust(trust)
+        trusted = check_trust(trust)
         algorithms = {label: recreate_algorithm(cell["algorithm"], trusted) for label, cell in plan.cells.items()}
         kept = {name: recreate(plan.settings[name]) for name in SHARED if name in plan.settings}
         execution = remake_execution(plan.settings.get("execution"), as_folder(path) / CELLS)
@@ -98,7 +98,7 @@ def recreating(run_dir: Any, made_with: Mapping[str, str]) -> Iterator[None]:
         raise CannotRecreate(error.what, f"{run_dir}{by}", error.module) from None
 
 
-def checked_trust(trust: Any) -> tuple[str, ...]:
+def check_trust(trust: Any) -> tuple[str, ...]:
     """Checks the names of modules to trust.
 
     Args:

@@ -67,33 +67,42 @@ def simulate(
     label: str | None = None,
     rebuild: bool = False,
 ) -> Result:
-    """Runs `rounds` rounds and returns the final parameters, every client's state and the history.
+    """Runs an algorithm on a problem.
 
-    participation: a fraction of the clients or a whole number of them, drawn uniformly in each round, or an
-        integer array [rounds, cohort].
-    seed: fixes the initial parameters, the cohorts and the order of every epoch's rows. Two algorithms with the
-        same seed start alike and select the same clients.
-    initial_params: z^0 instead of `problem.init`'s.
-    evaluate_every: the loss and the metrics are computed at round 0, at every so many rounds and at the last.
-        Rounds between are dispatched together.
-    run_dir: a directory for the run's settings, history, solves and checkpoints (see `run_directory`). An
-        unfinished run there goes on, to the bit as if it had never stopped; a finished one is read. Other settings
-        than those of the run that is there are refused. SIGTERM, as Ctrl-C does always, then ends it after the round.
-    execution: lanes, devices, and where the clients' state is kept.
-    faults: clients that drop out or send rubbish, and what the server does about it; see `Faults`.
-    client_time: how fast clients are, for simulated seconds in the history, and a deadline; see `ClientTime`.
-    exchange: stages of your own between client and server, after those; see `Stage`.
-    progress: show a bar in a terminal or notebook, and a line every few seconds elsewhere, on stderr.
-    on_round: called with each new row of the history, a dict, for a logger of your own; see `loggers`. Of several
-        processes only the first calls it.
-    checkpoint_seconds: the least time between two checkpoints, besides the one at the end.
-    label: what the algorithm is called in the run's directory and report; by default what its record says.
-    rebuild: where the run's records on disk are damaged, compute it again from the last checkpoint before the damage,
-        or from round 0; otherwise damage is an error that says which rounds it is in.
+    Args:
+        problem: What the clients minimise.
+        algorithm: How, such as `fedadmm_insa(...)`.
+        rounds: How many rounds.
+        participation: A fraction of the clients or a whole number of them, drawn uniformly in each round, or an
+            integer array [rounds, cohort].
+        seed: Fixes the initial parameters, the cohorts and the order of every epoch's rows. Two algorithms with the
+            same seed start alike and select the same clients.
+        initial_params: z^0 instead of `problem.init`'s.
+        evaluate_every: The loss and the metrics are computed at round 0, at every so many rounds and at the last.
+            Rounds between are dispatched together.
+        run_dir: A directory for the run's settings, history, solves and checkpoints (see `run_directory`). An
+            unfinished run there goes on, to the bit as if it had never stopped; a finished one is read. Other settings
+            than those of the run that is there are refused. SIGTERM, as Ctrl-C does always, then ends it after the
+            round.
+        execution: Lanes, devices, and where the clients' state is kept.
+        faults: Clients that drop out or send rubbish, and what the server does about it; see `Faults`.
+        client_time: How fast clients are, for simulated seconds in the history, and a deadline; see `ClientTime`.
+        exchange: Stages of your own between client and server, after those; see `Stage`.
+        progress: Show a bar in a terminal or notebook, and a line every few seconds elsewhere, on stderr.
+        on_round: Called with each new row of the history, a dict, for a logger of your own; see `loggers`. Of several
+            processes only the first calls it.
+        checkpoint_seconds: The least time between two checkpoints, besides the one at the end.
+        label: What the algorithm is called in the run's directory and report; by default what its record says.
+        rebuild: Where the run's records on disk are damaged, compute it again from the last checkpoint before the
+            damage, or from round 0; otherwise damage is an error that says which rounds it is in.
 
-    Raises `DivergenceError`, with the history so far, if the server's parameters or the loss stop being finite,
-    `Interrupted`, a KeyboardInterrupt with the run so far as its `result`, if it was stopped, and `LostProcessError` if
-    another process of the run is gone (see `initialize_distributed`).
+    Returns:
+        The final parameters, every client's state and the history.
+
+    Raises:
+        DivergenceError: The server's parameters or the loss stopped being finite; it has the history so far.
+        Interrupted: The run was stopped: a KeyboardInterrupt with the run so far as its `result`.
+        LostProcessError: Another process of the run is gone (see `initialize_distributed`).
 
     >>> import fedjax_admm as fa, numpy as np
     >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
@@ -174,15 +183,15 @@ class _Run:
 
     def __call__(self, directory: RunDirectory | NoDirectory, interrupts: Interrupts) -> Result:
         sim, log = self._sim, HistoryBuilder(self._sim)
-        found, solves = directory.restore(sim.saved_shape()), CollectedSolves()
-        if found is None:
+        restored, solves = directory.restore(sim.saved_shape()), CollectedSolves()
+        if restored is None:
             state, done = sim.init(), 0
             self._evaluate(state, log)
             self._tell(directory, log, 0, None)
         else:
-            state, done = sim.restored(found.state), found.round
-            solves.add(found.solves)
-            log.resume(found.rows)
+            state, done = sim.restored(restored.state), restored.round
+            solves.add(restored.solves)
+            log.resume(restored.rows)
         quick, stop = 1, False  # rounds that fit into SECONDS_A_DISPATCH; whether it is to stop
         with Progress(self._rounds, self._progress, done) as shown:
             while done < self._rounds and not stop:

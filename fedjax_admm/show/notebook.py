@@ -25,11 +25,11 @@ MOST_POINTS = 400  # more than the curve's pixels would not be seen
 def run_html(run: RunRecord) -> str:
     """A run's key figures beside its loss."""
     if not len(run.cohorts):  # one on disk that has just begun
-        return _framed(f"{type(run).__name__}, no round done yet")
+        return _frame(f"{type(run).__name__}, no round done yet")
     # Where the optimum is known, the loss above it shows what the loss itself would hide.
     name = "excess_loss" if "excess_loss" in run.history else "loss"
     curve = column(name).curve([run], "rounds").measured()
-    return _framed(type(run).__name__, key_figures(run), _drawn(curve, name.replace("_", " ")))
+    return _frame(type(run).__name__, key_figures(run), _draw(curve, name.replace("_", " ")))
 
 
 @html.register
@@ -42,13 +42,13 @@ def data_html(data: FederatedData) -> str:
     spread = (f"{value:,.12g}" for value in (sizes.min(), np.median(sizes), sizes.max()))
     rows.append(("rows a client: least, median, most", ", ".join(spread)))
     rows += [(f"field {name}".rstrip(), kind) for name, kind in field_kinds(data.fields).items()]
-    return _framed(type(data).__name__, Table(("quantity", "value"), tuple(rows)))
+    return _frame(type(data).__name__, Table(("quantity", "value"), tuple(rows)))
 
 
 @html.register(object)
 def record_html(record: Any) -> str:
     """A record's numbers and words, those of its parts by the names under which they can be read."""
-    return _framed(display_name(record), Table(("field", "value"), tuple(_fields(record, ""))))
+    return _frame(display_name(record), Table(("field", "value"), tuple(_fields(record, ""))))
 
 
 def _fields(record: Any, prefix: str) -> list[tuple[str, str]]:
@@ -76,7 +76,7 @@ def _short(value: Any) -> str:
     return f"{array.min():g} to {array.max():g}, one for each of {array.shape[-1]} clients{rounds}"
 
 
-def _framed(title: str, table: Table | None = None, beside: str = "") -> str:
+def _frame(title: str, table: Table | None = None, beside: str = "") -> str:
     """A title over a table, and what stands to its right."""
     head = f"<strong>{escape(title)}</strong>"
     if table is None:
@@ -85,10 +85,10 @@ def _framed(title: str, table: Table | None = None, beside: str = "") -> str:
     return f'<div>{head}<div style="display:flex;flex-wrap:wrap;gap:2em;align-items:flex-start">{parts}</div></div>'
 
 
-def _drawn(curve: Curve, name: str) -> str:
+def _draw(curve: Curve, name: str) -> str:
     """A line as SVG, with the values at its ends; nothing if there is no line to draw.
 
-    >>> _drawn(Curve(np.arange(2), np.array([3.0, 1.0])), "loss").count("<polyline")
+    >>> _draw(Curve(np.arange(2), np.array([3.0, 1.0])), "loss").count("<polyline")
     1
     """
     x, y = curve.x, curve.y
@@ -97,8 +97,8 @@ def _drawn(curve: Curve, name: str) -> str:
     logarithmic = is_wide(y)
     chosen = evenly(np.arange(y.size), MOST_POINTS)
     height = np.log10(y) if logarithmic else y
-    right = _scaled(x[chosen], MARGIN, WIDTH - MARGIN)
-    down = _scaled(-height[chosen], 2 * MARGIN, HEIGHT - MARGIN)
+    right = _scale(x[chosen], MARGIN, WIDTH - MARGIN)
+    down = _scale(-height[chosen], 2 * MARGIN, HEIGHT - MARGIN)
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(right, down, strict=True))
     scale = ", logarithmic" if logarithmic else ""
     title = f"{name}{scale}: {y[0]:.4g} in round {x[0]:g} to {y[-1]:.4g} in round {x[-1]:g}"
@@ -110,7 +110,7 @@ def _drawn(curve: Curve, name: str) -> str:
     )
 
 
-def _scaled(values: np.ndarray, low: float, high: float) -> np.ndarray:
+def _scale(values: np.ndarray, low: float, high: float) -> np.ndarray:
     """Values from their least, at `low`, to their greatest, at `high`."""
     span = values.max() - values.min()
     return np.full(values.shape, (low + high) / 2) if span == 0 else low + (values - values.min()) / span * (high - low)

@@ -23,7 +23,9 @@ T = TypeVar("T")
 class Checkpoints:
     """The checkpoints in a folder.
 
-    seconds: the least time between two; more where saving takes so long that it would exceed its share of the run.
+    Args:
+        folder: The folder; made if it is not there.
+        seconds: The least time between two; more where saving takes so long that it would exceed its share of the run.
     """
 
     def __init__(self, folder: Path, seconds: float) -> None:
@@ -78,9 +80,9 @@ class Checkpoints:
             if round > last:
                 continue
             try:
-                written, found = _in_every_process(lambda round=round: self._read(round, like))
-                _in_every_process(lambda written=written, found=found: _check(like, written, found))
-                return round, jax.tree.unflatten(jax.tree.structure(like), list(found.values()))
+                written, leaves = _in_every_process(lambda round=round: self._read(round, like))
+                _in_every_process(lambda written=written, leaves=leaves: _check(like, written, leaves))
+                return round, jax.tree.unflatten(jax.tree.structure(like), list(leaves.values()))
             except MemoryError:
                 raise
             except Exception as error:  # damage surfaces in orbax and tensorstore as nearly any type of exception
@@ -145,8 +147,8 @@ class Checkpoints:
             for name, (_, leaf) in leaves.items()
         }
         stored = {name: shape for name, shape in shapes.items() if shape.size}
-        found = self._manager.restore(round, args=args.Composite(state=args.StandardRestore(stored)))["state"]
-        return written, {name: found[name] if name in stored else _empty(shapes[name]) for name in leaves}
+        arrays = self._manager.restore(round, args=args.Composite(state=args.StandardRestore(stored)))["state"]
+        return written, {name: arrays[name] if name in stored else _empty(shapes[name]) for name in leaves}
 
 
 def _in_every_process(read: Callable[[], T]) -> T:
@@ -160,9 +162,9 @@ def _in_every_process(read: Callable[[], T]) -> T:
     return value  # pyright: ignore[reportReturnType]
 
 
-def _check(like: Any, written: dict[str, Any], found: dict[str, Any]) -> None:
+def _check(like: Any, written: dict[str, Any], leaves: dict[str, Any]) -> None:
     for name, (path, _) in _named_leaves(like).items():
-        if written[name] != _describe(path, found[name]):
+        if written[name] != _describe(path, leaves[name]):
             raise ValueError(f"{path} is not what was written")
 
 

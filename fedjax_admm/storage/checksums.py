@@ -93,8 +93,10 @@ class Checksums:
         if not self.path.exists():
             return {}
         blocks = self._lines()[: last + 1]
-        found = {name: _differing(self._folder / name, [line[k] for line in blocks]) for k, name in enumerate(FILES)}
-        return {name: rounds for name, rounds in found.items() if rounds}
+        rounds_of = {
+            name: _find_differing(self._folder / name, [line[k] for line in blocks]) for k, name in enumerate(FILES)
+        }
+        return {name: rounds for name, rounds in rounds_of.items() if rounds}
 
     def _lines(self) -> list[tuple[Block, Block]]:
         """The blocks in both files, by round; half a line at the end is one that was being written."""
@@ -102,15 +104,15 @@ class Checksums:
             heading, *lines = self.path.read_bytes().splitlines(keepends=True) or [b""]
             if lines and not lines[-1].endswith(b"\n"):
                 lines.pop()
-            found = []
+            blocks = []
             for number, line in enumerate(lines):
                 round, end, crc, solves_end, solves_crc = line.split(b",")
                 if int(round) != number:
                     raise ValueError
-                found.append((Block(int(end), int(crc, 16)), Block(int(solves_end), int(solves_crc, 16))))
+                blocks.append((Block(int(end), int(crc, 16)), Block(int(solves_end), int(solves_crc, 16))))
             if heading != _HEADING:
                 raise ValueError
-            return found
+            return blocks
         except (ValueError, OSError):
             raise DamagedFileError(f"{self.path} is damaged", "remove it to go on without checks") from None
 
@@ -157,18 +159,18 @@ def block_after(start: int, data: bytes) -> Block:
     return Block(start + len(data), zlib.crc32(data))
 
 
-def _differing(path: Path, blocks: list[Block]) -> list[int]:
+def _find_differing(path: Path, blocks: list[Block]) -> list[int]:
     """The numbers of the blocks that are not in a file as they were written."""
     try:
         with open(path, "rb") as file:
-            start, size, found = 0, path.stat().st_size, []
+            start, size, numbers = 0, path.stat().st_size, []
             for number, block in enumerate(blocks):
                 sound = start <= block.end <= size  # else reading it could ask for any amount of memory
                 file.seek(start)
                 if not sound or zlib.crc32(file.read(block.end - start)) != block.crc32:
-                    found.append(number)
+                    numbers.append(number)
                 start = max(0, block.end)
-            return found
+            return numbers
     except FileNotFoundError:
         return list(range(len(blocks)))
     except IsADirectoryError:

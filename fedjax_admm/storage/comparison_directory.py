@@ -176,8 +176,8 @@ def write_plan(
     described = {"problem": describe_problem(problem), "settings": _describe_shared(settings)}
     before = read_plan(folder) if (folder / CELLS).exists() else None
     if before is not None:
-        there, now = _shared(before.problem, before.settings), _shared(**described)
-        refuse_differences(folder, "comparison", there, now, before.versions)
+        stored, current = _shared(before.problem, before.settings), _shared(**described)
+        refuse_differences(folder, "comparison", stored, current, before.versions)
     plan = Plan(
         folder=folder,
         cells=_add_cells(folder, {} if before is None else before.cells, problem, algorithms),
@@ -221,8 +221,8 @@ def _add_cells(
     for label, algorithm in algorithms.items():
         described = describe_algorithm(algorithm, problem)
         if label in before:
-            there, now = ({f"algorithm {label}": one} for one in (before[label]["algorithm"], described))
-            refuse_differences(folder, "comparison", there, now, before[label].get("versions", versions()))
+            stored, current = ({f"algorithm {label}": one} for one in (before[label]["algorithm"], described))
+            refuse_differences(folder, "comparison", stored, current, before[label].get("versions", versions()))
             name = before[label]["folder"]
         else:
             name = re.sub(r"[^A-Za-z0-9.=-]+", "-", label).strip("-.") or "cell"

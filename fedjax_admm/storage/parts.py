@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import pkgutil
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import optax
 
 from .. import algorithms, exchange
+from ..core.discovery import find_modules
 
 # By which a part is known: an algorithm, a criterion, a local solver, a server's step, a penalty rule, a stage.
 _MEMBERS = ("reply", "tolerance", "step", "apply", "__call__", "absent")
@@ -23,17 +23,16 @@ _MEMBERS = ("reply", "tolerance", "step", "apply", "__call__", "absent")
 
 def _find_records() -> dict[str, type]:
     """name -> class, of every part in the package's own folders: a new one is found by being there."""
-    found: dict[str, type] = {}
+    records: dict[str, type] = {}
     for package in (algorithms, exchange):
-        for entry in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"{package.__name__}.{entry.name}")
+        for module in find_modules(package.__name__, package.__path__):
             own = [kind for kind in vars(module).values() if isinstance(kind, type)]
             for kind in own:
                 members = {name for base in kind.__mro__ for name in vars(base)}
                 is_part = dataclasses.is_dataclass(kind) and not members.isdisjoint(_MEMBERS)
                 if is_part and kind.__module__ == module.__name__:
-                    found[f"fedjax_admm:{kind.__name__}"] = kind
-    return found
+                    records[f"fedjax_admm:{kind.__name__}"] = kind
+    return records
 
 
 RECORDS = _find_records()

@@ -154,17 +154,17 @@ class RunDirectory:
         """
         self._refuse_other_state(like)
         try:
-            found = self._sound_checkpoint(like)
-            round = -1 if found is None else found[0]
+            checkpoint = self._sound_checkpoint(like)
+            round = -1 if checkpoint is None else checkpoint[0]
             if processes.is_first():
                 if round < self._rounds:
                     started = _read_if_sound(self.path / ENVIRONMENT, _is_environment) or []
                     write_json(self.path / ENVIRONMENT, [*started, environment()])
                     self.say(RunStatus.RUNNING)
                 self._cut_records(round + 1)
-            if found is None:
+            if checkpoint is None:
                 return None
-            return Restored(round, found[1], self._history.rows(round + 1), self._solves.read(round)[1])
+            return Restored(round, checkpoint[1], self._history.rows(round + 1), self._solves.read(round)[1])
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be resumed: {error}") from error
 
@@ -194,17 +194,18 @@ class RunDirectory:
         damaged = self._checksums.damaged(written - 1)
         if self._rebuild:
             (last,) = processes.greatest(self._last_sound_round(written, damaged))
-            found = self._checkpoints.restore(like, last)
+            checkpoint = self._checkpoints.restore(like, last)
             if last + 1 < written:
-                _warn(f"{self.path} is damaged from round {last + 1} on: computing it again from round {_round(found)}")
+                start = _round(checkpoint)
+                _warn(f"{self.path} is damaged from round {last + 1} on: computing it again from round {start}")
         else:
             (last,) = processes.greatest(written - 1)
-            found = self._checkpoints.restore(like, last)
-            self._refuse_damage(found, damaged, last)
-            if found is None and written > 1 and self._status == RunStatus.FINISHED:
+            checkpoint = self._checkpoints.restore(like, last)
+            self._refuse_damage(checkpoint, damaged, last)
+            if checkpoint is None and written > 1 and self._status == RunStatus.FINISHED:
                 _warn(f"{self.path} has lost its checkpoints: running it again")
-        self._checkpoints.forget_after(-1 if found is None else found[0])
-        return found
+        self._checkpoints.forget_after(-1 if checkpoint is None else checkpoint[0])
+        return checkpoint
 
     def _last_sound_round(self, written: int, damaged: Mapping[str, list[int]]) -> int:
         """The round before all damage to the first `written` rounds; -1 if round 0 is damaged, or a whole file."""
@@ -214,10 +215,10 @@ class RunDirectory:
             return -1
         return min((rounds[0] for rounds in damaged.values()), default=written) - 1
 
-    def _refuse_damage(self, found: tuple[int, Any] | None, damaged: Mapping[str, list[int]], last: int) -> None:
+    def _refuse_damage(self, checkpoint: tuple[int, Any] | None, damaged: Mapping[str, list[int]], last: int) -> None:
         """Refuses to go on from a checkpoint with damage before it, or from round 0 though there are checkpoints."""
-        if found is not None:
-            before = {name: [round for round in rounds if round <= found[0]] for name, rounds in damaged.items()}
+        if checkpoint is not None:
+            before = {name: [round for round in rounds if round <= checkpoint[0]] for name, rounds in damaged.items()}
             refuse_damage(self.path, {name: rounds for name, rounds in before.items() if rounds})
             self._solves.check()
         elif self._checkpoints.exist():
@@ -253,7 +254,7 @@ class RunDirectory:
             solved = [self._header] if solves is None else self._solves.write(start, cohorts, solves)
             self._checksums.append(int(rows[0]["round"]), self._history.append(rows), solved)
         except OSError as error:
-            raise self._failed(int(rows[-1]["round"]), error) from error
+            raise self._describe_failure(int(rows[-1]["round"]), error) from error
 
     def due(self) -> bool:
         """Whether it is time for a checkpoint."""
@@ -266,7 +267,7 @@ class RunDirectory:
                 sync(path)
             self._checkpoints.save(round, state())
         except Exception as error:  # a full disk surfaces in orbax as nearly any type of exception
-            raise self._failed(round, error) from error
+            raise self._describe_failure(round, error) from error
         return True
 
     def say(self, status: RunStatus, message: str | None = None, **more: Any) -> None:
@@ -279,13 +280,13 @@ class RunDirectory:
         """
         if processes.is_first():
             who = {"process": os.getpid(), "host": socket.gethostname()}
-            told = {"status": status, "message": message, **who, **more}
+            entries = {"status": status, "message": message, **who, **more}
             try:
-                write_json(self.path / STATUS, told)
+                write_json(self.path / STATUS, entries)
             except OSError:
                 if status in (RunStatus.RUNNING, RunStatus.FINISHED):
                     raise
-                overwrite_json(self.path / STATUS, told)  # on a full disk, where it takes no more room
+                overwrite_json(self.path / STATUS, entries)  # on a full disk, where it takes no more room
         self._status = status  # once it is written down
 
     def __enter__(self) -> RunDirectory:
@@ -307,7 +308,7 @@ class RunDirectory:
         finally:
             self._unlock()
 
-    def _failed(self, round: int, error: Exception) -> RunDirectoryError:
+    def _describe_failure(self, round: int, error: Exception) -> RunDirectoryError:
         reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
         return RunDirectoryError(
             f"round {round}: writing to {self.path} failed: {reason}; what was saved before is kept, and the run can "
@@ -482,12 +483,12 @@ def begun_with(folder: Path) -> Mapping[str, str]:
     return started[-1]["versions"] if started else versions()
 
 
-def _check_entries(file: Path, found: Any, kinds: Mapping[str, Any]) -> None:
+def _check_entries(file: Path, content: Any, kinds: Mapping[str, Any]) -> None:
     """Checks that what a JSON file holds is an object with entries of these kinds."""
-    if not isinstance(found, dict):
-        raise DamagedFileError(f"{file} is damaged: it holds {type(found).__name__} where entries should be")
+    if not isinstance(content, dict):
+        raise DamagedFileError(f"{file} is damaged: it holds {type(content).__name__} where entries should be")
     for name, kind in kinds.items():
-        if name not in found or not isinstance(found[name], kind):
+        if name not in content or not isinstance(content[name], kind):
             raise DamagedFileError(f"{file} is damaged: it has no {name!r}, or a wrong one")
 
 
@@ -511,9 +512,9 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 def _stored_status(folder: Path) -> dict[str, Any]:
     """What status.json says; if it is lost or damaged, what the history says."""
-    found = _read_if_sound(folder / STATUS, _is_status)
-    if found is not None:
-        return {"message": None} | found | {"status": RunStatus(found["status"])}
+    content = _read_if_sound(folder / STATUS, _is_status)
+    if content is not None:
+        return {"message": None} | content | {"status": RunStatus(content["status"])}
     done = (folder / HISTORY).is_file() and (folder / HISTORY).read_bytes().count(b"\n") - 2  # a heading, and round 0
     finished = done and (folder / SETTINGS).is_file() and done == read_run_settings(folder)["rounds"]
     return {"status": RunStatus.FINISHED if finished else RunStatus.RUNNING, "message": _LOST_STATUS}
@@ -522,31 +523,31 @@ def _stored_status(folder: Path) -> dict[str, Any]:
 def _read_if_sound(path: Path, is_sound: Callable[[Any], bool]) -> Any:
     """What a JSON file holds that a run can do without; None if it is lost or damaged."""
     try:
-        found = read_json(path)
+        content = read_json(path)
     except OSError:
         return None
-    return found if is_sound(found) else None
+    return content if is_sound(content) else None
 
 
-def _is_status(found: Any) -> bool:
-    if not isinstance(found, dict) or found.get("status") not in list(RunStatus):
+def _is_status(content: Any) -> bool:
+    if not isinstance(content, dict) or content.get("status") not in list(RunStatus):
         return False
-    where = isinstance(found.get("round"), int) and isinstance(found.get("quantity"), str)
-    return isinstance(found.get("message", ""), str | None) and (where or found["status"] != RunStatus.DIVERGED)
+    where = isinstance(content.get("round"), int) and isinstance(content.get("quantity"), str)
+    return isinstance(content.get("message", ""), str | None) and (where or content["status"] != RunStatus.DIVERGED)
 
 
-def _is_execution(found: Any) -> bool:
+def _is_execution(content: Any) -> bool:
     counts, words = ("lanes", "cohort", "devices"), ("population", "platform")
     return (
-        isinstance(found, dict)
-        and all(type(found.get(name)) is int and found[name] > 0 for name in counts)
-        and all(isinstance(found.get(name), str) for name in words)
+        isinstance(content, dict)
+        and all(type(content.get(name)) is int and content[name] > 0 for name in counts)
+        and all(isinstance(content.get(name), str) for name in words)
     )
 
 
-def _is_environment(found: Any) -> bool:
-    return isinstance(found, list) and all(
-        isinstance(start, dict) and isinstance(start.get("versions"), dict) for start in found
+def _is_environment(content: Any) -> bool:
+    return isinstance(content, list) and all(
+        isinstance(start, dict) and isinstance(start.get("versions"), dict) for start in content
     )
 
 
@@ -599,8 +600,8 @@ def _cannot_lock(folder: Path) -> bool:
         return True
 
 
-def _round(found: tuple[int, Any] | None) -> int:
-    return 0 if found is None else found[0]
+def _round(checkpoint: tuple[int, Any] | None) -> int:
+    return 0 if checkpoint is None else checkpoint[0]
 
 
 def _warn(text: str) -> None:

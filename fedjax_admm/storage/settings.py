@@ -249,63 +249,64 @@ def problem_name(recipe: Mapping[str, Any] | None) -> str | None:
     return None if recipe is None else recipe["example"].replace("_", " ")
 
 
-def differences(there: Any, now: Any, place: str = "") -> Iterator[str]:
-    """Where two descriptions differ, a line each: what, the value there and the value now."""
-    if isinstance(there, Mapping) and isinstance(now, Mapping) and there.keys() == now.keys():
-        for key in there:
-            yield from differences(there[key], now[key], f"{place}.{key}" if place else key)
-    elif there != now or isinstance(there, float) != isinstance(now, float):  # 1 client is not all of them, 1.0
-        yield f"{place}: {_short(there)} there, {_short(now)} now"
+def differences(stored: Any, current: Any, place: str = "") -> Iterator[str]:
+    """Where two descriptions differ, a line each: what, the stored value and the current one."""
+    if isinstance(stored, Mapping) and isinstance(current, Mapping) and stored.keys() == current.keys():
+        for key in stored:
+            yield from differences(stored[key], current[key], f"{place}.{key}" if place else key)
+    # 1 client is not all of them, 1.0.
+    elif stored != current or isinstance(stored, float) != isinstance(current, float):
+        yield f"{place}: {_short(stored)} there, {_short(current)} now"
 
 
 def refuse_differences(
-    run_dir: Any, kind: str, there: Mapping[str, Any], now: Mapping[str, Any], made_with: Mapping[str, str]
+    run_dir: Any, kind: str, stored: Mapping[str, Any], current: Mapping[str, Any], made_with: Mapping[str, str]
 ) -> None:
     """Refuses to go on with other settings than those of the run or comparison in a directory.
 
     Args:
         run_dir: The directory.
         kind: "run" or "comparison".
-        there: Its settings, described.
-        now: Those that were given now, described.
-        made_with: The versions that wrote `there`.
+        stored: Its settings, described.
+        current: Those that were given now, described.
+        made_with: The versions that wrote `stored`.
 
     Raises:
         ValueError: If they differ in more than may change.
     """
     same_versions = made_with == versions()
-    there, now = _comparable(there, same_versions), _comparable(now, same_versions)
-    problems = [settings["problem"] for settings in (there, now) if "problem" in settings]
+    stored, current = _comparable(stored, same_versions), _comparable(current, same_versions)
+    problems = [settings["problem"] for settings in (stored, current) if "problem" in settings]
     if any(problem.get("recipe") is None for problem in problems):
         for problem in problems:
             problem.pop("recipe", None)
-    found = list(differences(there, now))
-    if not found:
+    lines = list(differences(stored, current))
+    if not lines:
         return
-    shown = "; ".join(found[:4]) + (f"; and {len(found) - 4} more" if len(found) > 4 else "")
+    shown = "; ".join(lines[:4]) + (f"; and {len(lines) - 4} more" if len(lines) > 4 else "")
     begun, ours = (known.get("fedjax-admm") for known in (made_with, versions()))
     by = "" if begun == ours else f", begun by fedjax_admm {begun} (this is {ours}),"
     # Its last round was evaluated because it was the last, and its files have its length.
     longer = " (a run cannot be made longer: the new one repeats its rounds to the bit and goes on)"
-    advice = "give another directory" + longer * (there.get("rounds", 0) < now.get("rounds", 0))
+    advice = "give another directory" + longer * (stored.get("rounds", 0) < current.get("rounds", 0))
     raise ValueError(f"run_dir {str(run_dir)!r} has a {kind}{by} with other settings ({shown}): {advice}")
 
 
 def _comparable(settings: Mapping[str, Any], same_versions: bool) -> dict[str, Any]:
     """Settings with present names and defaults, without what may differ: where the data is kept does not change it."""
-    found = dict.fromkeys(CONDITIONS) | _renew(settings)
-    found.pop("label", None)
-    if "problem" in found and found["problem"].get("recipe"):
-        problem = found["problem"]
+    comparable = dict.fromkeys(CONDITIONS) | _renew(settings)
+    comparable.pop("label", None)
+    if "problem" in comparable and comparable["problem"].get("recipe"):
+        problem = comparable["problem"]
         arguments = {k: v for k, v in problem["recipe"]["arguments"].items() if k != "data_dir"}
         problem["recipe"] = problem["recipe"] | {"arguments": arguments}
         problem.pop("optimal_loss", None)  # follows from the recipe; solved for again, it may differ in rounding
     if not same_versions:  # another version of JAX or optax may write the same computation in another way
-        for part in found.values():
+        for part in comparable.values():
             for name in ("computes", "optimizer_step"):
                 if isinstance(part, dict):
                     part.pop(name, None)
-    return found
+    return comparable
 
 
 def _renew(described: Any) -> Any:

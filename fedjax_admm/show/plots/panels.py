@@ -34,10 +34,14 @@ def plot_column(
 ) -> Any:
     """A column of the history; returns matplotlib's axes.
 
-    runs, against: see this module.
-    scale: of the vertical axis: "linear", "log", or "auto", logarithmic for losses and penalties that span a decade.
-    axes: where to draw, beside what is there already; by default in a new figure.
-    label: the name of a single run.
+    Args:
+        runs: One run or several, by label; see this module.
+        column: The column's name.
+        against: What the horizontal axis counts; see this module.
+        scale: Of the vertical axis: "linear", "log", or "auto", logarithmic for losses and penalties that span a
+            decade.
+        axes: Where to draw, beside what is there already; by default in a new figure.
+        label: The name of a single run.
 
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=5)
     >>> run = fa.simulate(example.problem, example.algorithm("fedadmm_insa"), progress=False, **example.run_settings)
@@ -53,7 +57,9 @@ def plot_loss(
 ) -> Any:
     """The global loss; returns matplotlib's axes.
 
-    column: "loss", or "excess_loss", the loss above the optimum where that is known.
+    Args:
+        column: "loss", or "excess_loss", the loss above the optimum where that is known.
+
     The other arguments are `plot_column`'s.
 
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=5)
@@ -70,7 +76,10 @@ def plot_metric(
 ) -> Any:
     """A metric of the problem; returns matplotlib's axes.
 
-    name: which; by default the first one. The other arguments are `plot_column`'s.
+    Args:
+        name: Which; by default the first one.
+
+    The other arguments are `plot_column`'s.
 
     >>> history = fa.History([{"round": 0, "accuracy": 0.1}, {"round": 1, "accuracy": 0.9}])
     >>> run = fa.RunRecord(history, cohorts=None, solves=None, num_clients=10)
@@ -86,7 +95,7 @@ def plot_penalty(runs: Runs, *, against: str = "rounds", scale: str = "auto", ax
     """The penalty: mean over all clients, selected or not, in a band from their 10th to their 90th percentile.
 
     Runs without a penalty are left out. With several seeds, mean and percentiles are over the clients of all.
-    The arguments are `plot_column`'s; returns matplotlib's axes.
+    Returns matplotlib's axes. The arguments are `plot_column`'s.
 
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=5)
     >>> run = fa.simulate(example.problem, example.algorithm("fedadmm_insa"), progress=False, **example.run_settings)
@@ -97,7 +106,9 @@ def plot_penalty(runs: Runs, *, against: str = "rounds", scale: str = "auto", ax
 
 
 def plot_epochs(runs: Runs, *, against: str = "rounds", scale: str = "auto", axes: Any = None) -> Any:
-    """Local epochs: mean over each round's active clients. Arguments as `plot_column`; returns matplotlib's axes.
+    """Local epochs: mean over each round's active clients; returns matplotlib's axes.
+
+    The arguments are `plot_column`'s.
 
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=5)
     >>> run = fa.simulate(example.problem, example.algorithm("fedadmm_insa"), progress=False, **example.run_settings)
@@ -133,7 +144,12 @@ def overview(runs: Runs, *, column: str = "loss", against: str = "rounds") -> An
 def heat_map(run: RunRecord, *, axes: Any = None) -> Any:
     """Local epochs of every client (vertical) in every round (horizontal), white where it was not selected.
 
-    run: one run. axes: where to draw; by default in a new figure. Returns matplotlib's axes.
+    Args:
+        run: One run.
+        axes: Where to draw; by default in a new figure.
+
+    Returns:
+        Matplotlib's axes.
 
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=5)
     >>> run = fa.simulate(example.problem, example.algorithm("fedadmm_insa"), progress=False, **example.run_settings)

@@ -30,18 +30,20 @@ Key = tuple[str, float | None]  # algorithm, penalty; FedAvg has None
 def paper_figure(number: int, runs: Mapping[Any, Any], *, penalties: Sequence[float] | None = None) -> Any:
     """A figure of the paper in its layout; returns matplotlib's figure.
 
-    1: FedADMM-In beside FedADMM and FedAvg: loss, or accuracy where there is a metric, over epochs.
-    2: FedADMM-InSa beside FedADMM and FedAvg in Example 1: loss, penalty, epochs.
-    3, 4: the same in Examples 2 and 3: loss, accuracy, penalty, epochs.
-    5: FedADMM over FedADMM-InSa from each initial penalty: loss, accuracy, penalty.
-
-    runs: (algorithm, penalty) -> run, or a list of runs, one per seed. Algorithms are named as in the paper or as
-        in `fa` ("FedADMM-InSa", "fedadmm_insa"); FedAvg's penalty is not looked at, and may be None. For Figure 1
-        also title -> such a mapping, a column for each example: {"Linear regression": {...}, ...}.
-    penalties: which initial penalties to show instead of the paper's: 1; 0.1 and 1; 5 and 10; 5 and 10 (assumed:
-        the paper does not name Figure 4's); 0.1, 1, 2, 5 and 10.
+    * Figure 1 has FedADMM-In beside FedADMM and FedAvg: loss, or accuracy where there is a metric, over epochs.
+    * Figure 2 has FedADMM-InSa beside FedADMM and FedAvg in Example 1: loss, penalty, epochs.
+    * Figures 3 and 4 have the same in Examples 2 and 3: loss, accuracy, penalty, epochs.
+    * Figure 5 has FedADMM over FedADMM-InSa from each initial penalty: loss, accuracy, penalty.
 
     The penalty is the mean over all clients, epochs are the mean over the active ones.
+
+    Args:
+        number: The figure's, from 1 to 5.
+        runs: (algorithm, penalty) -> run, or a list of runs, one per seed. Algorithms are named as in the paper or as
+            in `fa` ("FedADMM-InSa", "fedadmm_insa"); FedAvg's penalty is not looked at, and may be None. For Figure 1
+            also title -> such a mapping, a column for each example: {"Linear regression": {...}, ...}.
+        penalties: Which initial penalties to show instead of the paper's: 1; 0.1 and 1; 5 and 10; 5 and 10 (assumed:
+            the paper does not name Figure 4's); 0.1, 1, 2, 5 and 10.
 
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=5)
     >>> run = fa.simulate(example.problem, example.algorithm("fedadmm_insa"), progress=False, **example.run_settings)
@@ -68,7 +70,7 @@ def _criterion(runs: Mapping[Any, Any], shown: Sequence[float]) -> Any:
     examples = {title: _select(value, keys) for title, value in (runs if nested else {"": runs}).items()}
     results = [Panel(title, _result(named), named) for title, named in examples.items()]
     epochs = [Panel(title, curves.column("epochs_mean"), named) for title, named in examples.items()]
-    return figures.figure(_lettered(results + epochs), len(examples), _styles(keys))
+    return figures.figure(_add_letters(results + epochs), len(examples), _styles(keys))
 
 
 def _comparison(runs: Mapping[Any, Any], shown: Sequence[float], *, with_metric: bool) -> Any:
@@ -80,7 +82,7 @@ def _comparison(runs: Mapping[Any, Any], shown: Sequence[float], *, with_metric:
         panels.append(_metric_panel("Test", named))
     panels.append(Panel("Average penalty", curves.column("penalty_mean"), named))
     panels.append(Panel("Average local epochs", curves.column("epochs_mean"), named))
-    return figures.figure(_lettered(panels), 2 if with_metric else 3, _styles(keys))
+    return figures.figure(_add_letters(panels), 2 if with_metric else 3, _styles(keys))
 
 
 def _penalties(runs: Mapping[Any, Any], shown: Sequence[float]) -> Any:
@@ -94,7 +96,7 @@ def _penalties(runs: Mapping[Any, Any], shown: Sequence[float]) -> Any:
         panels.append(_metric_panel(f"{algorithm}:", named))
         panels.append(Panel(f"{algorithm}: penalty", curves.column("penalty_mean"), named))
     styles = {label: figures.style(index) for index, label in enumerate(labels)}
-    return figures.figure(_lettered(panels), 3, styles, sharey="col")  # the rows are there to be compared
+    return figures.figure(_add_letters(panels), 3, styles, sharey="col")  # the rows are there to be compared
 
 
 def _result(named: NamedRuns) -> Quantity:
@@ -107,7 +109,7 @@ def _metric_panel(prefix: str, named: NamedRuns) -> Panel:
     return Panel(f"{prefix} {name}", curves.metric(name), named)
 
 
-def _lettered(panels: Sequence[Panel]) -> list[Panel]:
+def _add_letters(panels: Sequence[Panel]) -> list[Panel]:
     """The panels' titles with (a), (b) and so on before them."""
     letters = string.ascii_lowercase
     return [replace(panel, title=f"({letter}) {panel.title}") for letter, panel in zip(letters, panels, strict=False)]
@@ -125,17 +127,17 @@ def _label(key: Key) -> str:
 
 def _select(runs: Mapping[Any, Any], keys: Iterable[Key]) -> NamedRuns:
     """label -> seeds for every key, or an error that names those that are not there."""
-    given = _given(runs)
-    found = {key: next((run for other, run in given if _matches(other, key)), None) for key in keys}
-    missing = [key for key, run in found.items() if run is None]
+    items = _check_keys(runs)
+    selected = {key: next((run for other, run in items if _matches(other, key)), None) for key in keys}
+    missing = [key for key, run in selected.items() if run is None]
     if missing:
-        there = ", ".join(str(key) for key, _ in given) or "nothing"
+        present = ", ".join(str(key) for key, _ in items) or "nothing"
         wanted = ", ".join(map(str, missing))
-        raise ValueError(f"runs must have {wanted} for this figure, got {there}: run what is missing")
-    return curves.named_runs({_label(key): run for key, run in found.items()})
+        raise ValueError(f"runs must have {wanted} for this figure, got {present}: run what is missing")
+    return curves.named_runs({_label(key): run for key, run in selected.items()})
 
 
-def _given(runs: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+def _check_keys(runs: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     if not isinstance(runs, Mapping):
         raise ValueError(f"runs must map (algorithm, penalty) to a run or to a list of runs, got {reprlib.repr(runs)}")
     for key in runs:
@@ -144,9 +146,9 @@ def _given(runs: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     return list(runs.items())
 
 
-def _matches(given: tuple[Any, Any], wanted: Key) -> bool:
+def _matches(key: tuple[Any, Any], wanted: Key) -> bool:
     """Whether a user's key is this one; FedAvg's penalty may be anything, since it has none."""
-    (name, penalty), (algorithm, value) = given, wanted
+    (name, penalty), (algorithm, value) = key, wanted
     same = _plain(str(name)) == _plain(algorithm)
     return same and (value is None or (penalty is not None and math.isclose(penalty, value, rel_tol=1e-6)))
 

@@ -30,9 +30,14 @@ MOST_NAMES = 6  # labels that the first sentence names
 
 
 def write_report(directory: Any, output: Any = None) -> Path:
-    """Writes the page about the run or the comparison in a directory; returns its file.
+    """Writes the page about the run or the comparison in a directory.
 
-    output: the file; by default `report.html` in the directory.
+    Args:
+        directory: The directory.
+        output: The file; by default `report.html` in the directory.
+
+    Returns:
+        The file.
     """
     folder = Path(directory)
     text = _comparison_page(folder) if (folder / CELLS).exists() else _run_page(folder)
@@ -97,12 +102,15 @@ def page(
 ) -> str:
     """The whole HTML document.
 
-    runs: label -> one record per seed; a single run is one label with one record.
-    table: the figures, as text.
-    settings, environment: nested values, shown as trees.
-    notes: sentences for the top of the page, such as "diverged in round 7".
-    problem: its name, where the labels do not say it.
-    more: heading -> a table to stand below the figures, such as the work until a target.
+    Args:
+        title: The page's title.
+        runs: label -> one record per seed; a single run is one label with one record.
+        table: The figures, as text.
+        settings: Nested values, shown as a tree.
+        environment: Likewise.
+        notes: Sentences for the top of the page, such as "diverged in round 7".
+        more: heading -> a table to stand below the figures, such as the work until a target.
+        problem: Its name, where the labels do not say it.
 
     >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
     >>> def loss(w, batch):

@@ -57,7 +57,7 @@ def _series(
 ) -> dict[str, Any]:
     """One label's numbers: a list per abscissa, and per column the mean and where there is one the band."""
     evaluated = np.isfinite(records[0].history["loss"][: curves.num_rows(records)])
-    rows = _kept(evaluated, most)
+    rows = _choose_rows(evaluated, most)
     x = {AGAINST[word].name: _plain(curves.horizontal(records, word)[rows]) for word in abscissas}
     common = (name for name in columns if all(name in record.history for record in records))
     lines = {name: _quantity(name).curve(records, "rounds").at(rows) for name in common}
@@ -69,7 +69,7 @@ def _quantity(column: str) -> curves.Quantity:
     return curves.penalty() if column == "penalty_mean" else curves.column(column)
 
 
-def _kept(evaluated: np.ndarray, most: int) -> np.ndarray:
+def _choose_rows(evaluated: np.ndarray, most: int) -> np.ndarray:
     """The rows to draw, at most so many and evenly spread: those with a loss, and others where there is room."""
     rows = curves.evenly(np.flatnonzero(evaluated), most)
     return np.sort(np.concatenate([rows, curves.evenly(np.flatnonzero(~evaluated), most - rows.size)]))
