@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -40,7 +41,10 @@ class FedDyn:
     local: LocalSolver
     criterion: Criterion
     penalty: Any
-    one_for_all: bool = static(default=False)  # the penalty is one number, which the server knows
+    one_for_all: bool = static(init=False, default=False)  # the penalty is one number, which the server knows
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "one_for_all", np.ndim(self.penalty) == 0)
 
     broadcast = broadcast_params
 
@@ -103,4 +107,4 @@ def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = No
     checks.part("local", local, ("step",), "fa.LocalSolver(...)")
     criterion = criteria.checked(criterion, unless_kept="'server'")
     penalty = checks.number("penalty", penalty, above=0, per_client=True)
-    return FedDyn(local=local, criterion=criterion, penalty=penalty, one_for_all=jnp.ndim(penalty) == 0)
+    return FedDyn(local=local, criterion=criterion, penalty=penalty)

@@ -7,7 +7,9 @@ solves, where every job is zero but on the one that did it.
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -209,6 +211,33 @@ def summed(tree: Any) -> Any:
         for index, leaf in zip(group, unpack(total), strict=True):
             leaves[index] = leaf
     return jax.tree.unflatten(structure, leaves)
+
+
+def pack_rows(rows: Any) -> tuple[list[Array], Callable[[list[Array]], Any]]:
+    """Rows, leaves [number, ...], as few arrays [number, ...]: small leaves of one dtype side by side.
+
+    Returns:
+        The arrays, and what makes rows of arrays like them, with any number of rows.
+    """
+    leaves, structure = jax.tree.flatten(rows)
+    groups: dict[Any, list[int]] = {}
+    for index, leaf in enumerate(leaves):
+        groups.setdefault(leaf.dtype if leaf.nbytes <= TOGETHER_BYTES else index, []).append(index)
+    packed = [jnp.concatenate([_flat(leaves[index]) for index in group], axis=1) for group in groups.values()]
+
+    def unpack(arrays: list[Array]) -> Any:
+        parts: list[Any] = [None] * len(leaves)
+        for group, array in zip(groups.values(), arrays, strict=True):
+            ends = np.cumsum([_flat(leaves[index]).shape[1] for index in group])[:-1]
+            for index, part in zip(group, jnp.split(array, ends, axis=1), strict=True):
+                parts[index] = part.reshape(-1, *leaves[index].shape[1:])
+        return jax.tree.unflatten(structure, parts)
+
+    return packed, unpack
+
+
+def _flat(leaf: Array) -> Array:
+    return leaf.reshape(leaf.shape[0], math.prod(leaf.shape[1:]))
 
 
 def each_one(value: Array, number: int) -> Array:

@@ -400,12 +400,29 @@ def gather_ledger(ledger: Ledger, number: int) -> tuple[Ledger, Array]:
     """All devices' ledgers as one, and the most trips that any of them did."""
     if number == 1:
         return ledger, ledger.tally.trips
-    entries = devices.gathered(ledger.solves, number)
     tally = dataclasses.replace(ledger.tally, messages=ledger.tally.messages.value)
-    each = devices.each_one(ledger.tally.trips, number)
-    tally, each = devices.summed((tally, each))
+    each = devices.each_one(tally.trips, number)
+    # Devices meet once for each dtype, so whole numbers go together: the solves', whose bits are added, and the counts.
+    entries = dataclasses.replace(ledger.solves, stop_code=ledger.solves.stop_code.astype(jnp.int32))
+    whole, real = _split_by_kind((tally, each))
+    bits, whole, real = devices.summed((devices.as_bits(entries), devices.as_bits(whole), real))
+    tally, each = _joined(devices.from_bits(whole, _split_by_kind((tally, each))[0]), real)
+    entries = devices.from_bits(bits, entries)
+    entries = dataclasses.replace(entries, stop_code=entries.stop_code.astype(jnp.int8))
     tally = dataclasses.replace(tally, messages=RunningSum.of(tally.messages))
     return Ledger(entries, tally), jnp.max(each)
+
+
+def _split_by_kind(tree: Any) -> tuple[Any, Any]:
+    """The tree's whole numbers, and its others; None in the places of the rest."""
+    is_whole = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.integer)  # noqa: E731
+    whole = jax.tree.map(lambda leaf: leaf if is_whole(leaf) else None, tree)
+    return whole, jax.tree.map(lambda leaf: None if is_whole(leaf) else leaf, tree)
+
+
+def _joined(one: Any, other: Any) -> Any:
+    """What `_split_by_kind` split."""
+    return jax.tree.map(lambda a, b: b if a is None else a, one, other, is_leaf=lambda leaf: leaf is None)
 
 
 class ServerState(NamedTuple):

@@ -200,10 +200,16 @@ class Simulation:
     def round(self, state: State, cohort: Any = None) -> tuple[State, Solves]:
         """One round: the next state and this round's solves [cohort].
 
-        cohort: the clients that take part, [cohort]; by default those that the seed and the round's number
-        give. The state that went in is given away to the one that comes out, and cannot be used again; where it is
-        on the device, `jax.tree.map(jnp.copy, state)` keeps one. Nothing is raised if something is not finite: look at
-        `info.stop_reason` and at the parameters.
+        The state that went in is given away to the one that comes out, and cannot be used again; where it is on the
+        device, `jax.tree.map(jnp.copy, state)` keeps one. Nothing is raised if something is not finite: look at the
+        solves' `stop_reason` and at the parameters.
+
+        Args:
+            state: What the round before left.
+            cohort: The clients that take part, [cohort]; by default those that the seed and the round's number give.
+
+        Returns:
+            The next state and this round's solves.
         """
         _check_state(state)
         number = int(state.round)
@@ -267,16 +273,16 @@ def _checked_params(problem: Problem, initial_params: Any) -> Any:
     if initial_params is None:
         return None
     check_params(initial_params, "initial_params has")
-    expected, given = (
+    expected, passed = (
         {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
         for tree in (problem.params_shape, initial_params)
     )
-    if expected.keys() != given.keys():
+    if expected.keys() != passed.keys():
         raise ValueError(
-            f"initial_params must have the structure of init's parameters, {list(expected)}, got {list(given)}"
+            f"initial_params must have the structure of init's parameters, {list(expected)}, got {list(passed)}"
         )
     for place, like in expected.items():
-        if like.shape != (shape := jnp.shape(given[place])):
+        if like.shape != (shape := jnp.shape(passed[place])):
             raise ValueError(
                 f"initial_params{place} must have the shape of init's parameters, {like.shape}, got {shape}"
             )
@@ -284,7 +290,7 @@ def _checked_params(problem: Problem, initial_params: Any) -> Any:
         raise ValueError("initial_params is not finite: remove NaN and inf")
     # Python's own numbers have no precision; NumPy's, which may be instances of float, have one.
     arrays = [
-        jnp.asarray(given[place], like.dtype if type(given[place]) is float else None)
+        jnp.asarray(passed[place], like.dtype if type(passed[place]) is float else None)
         for place, like in expected.items()
     ]
     return jax.tree.unflatten(jax.tree.structure(problem.params_shape), arrays)

@@ -71,8 +71,14 @@ def simulate_many(
     The algorithms may differ in their numbers (penalty, c, learning rate, maximum of epochs ...) and in nothing else.
     All clients' states of all runs are on the device, and nothing is written to disk: it is for many small runs. A run
     that diverges has its `DivergenceError` in its place, and the others go on. The histories' `seconds` are those of
-    all runs together, and so is `lane_efficiency`. Ctrl-C ends them after a round, with the list so far as the `result`
+    all runs together, and so are the efficiencies. Ctrl-C ends them after a round, with the list so far as the `result`
     of `Interrupted`.
+
+    Args:
+        problem: The problem of all runs.
+        runs: Pairs (algorithm, seed).
+
+    The other arguments are `simulate`'s.
 
     >>> import fedjax_admm as fa
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
@@ -121,11 +127,11 @@ class _Log:
     def __init__(self, sim: Simulation) -> None:
         self.sim, self.log, self.error = sim, HistoryBuilder(sim), None
 
-    def add_rounds(self, *told: Any) -> None:
-        self._unless_ended(self.log.add_rounds, *told)
+    def add_rounds(self, *values: Any) -> None:
+        self._unless_ended(self.log.add_rounds, *values)
 
-    def add_evaluation(self, *told: Any) -> None:
-        self._unless_ended(self.log.add_evaluation, *told)
+    def add_evaluation(self, *values: Any) -> None:
+        self._unless_ended(self.log.add_evaluation, *values)
 
     def _unless_ended(self, add: Any, *values: Any) -> None:
         if self.error is None:
@@ -189,7 +195,7 @@ class _Sweep:
         share = placement.share_of_block(jobs, devices, width, row_bytes(first.shapes().clients))
         self._layout = Layout(width, first.rows_per_trip, devices, share, sum(first.floats))
         for sim in sims:
-            sim.width = width  # what the history's lane efficiency refers to
+            sim.width, sim.mesh = width, self._mesh  # what the history's efficiencies refer to
         stacked = _stack([(sim.setup.algorithm, sim.setup.exchange) for sim in sims])
         problem, (algorithms, exchanges) = replicated((first.problem, stacked), self._mesh)
         self._setup = Setup(problem, algorithms, exchanges, _stack([sim.setup.key for sim in sims]))

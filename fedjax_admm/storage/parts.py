@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optax
@@ -59,6 +59,10 @@ FORMER_NAMES = {
     "fedjax_admm.penalties:Constant": "fedjax_admm:Constant",
     "fedjax_admm.penalties:ResidualBalancing": "fedjax_admm:ResidualBalancing",
 } | {f"optax._src.alias:{name}": f"optax:{name}" for name in OPTIMIZERS}
+# Fields of 0.1.0 that are another record's now: (record, field) -> (field, record, its field).
+FORMER_FIELDS = {
+    ("fedjax_admm:Scaffold", "server_learning_rate"): ("server", "fedjax_admm:ServerStep", "learning_rate"),
+}
 _NAMES = {kind: name for name, kind in RECORDS.items()}
 
 
@@ -156,6 +160,19 @@ def find_part(name: Any, trust: Sequence[str] = ()) -> Any:
     return part
 
 
+def move_fields(described: Mapping[str, Any]) -> dict[str, Any]:
+    """A described record with a present name, its fields where this version has them.
+
+    >>> move_fields({"record": "fedjax_admm:Scaffold", "server_learning_rate": 0.5})["server"]
+    {'record': 'fedjax_admm:ServerStep', 'learning_rate': 0.5}
+    """
+    moved = dict(described)
+    for (record, field), (place, part, name) in FORMER_FIELDS.items():
+        if moved.get("record") == record and field in moved:
+            moved[place] = {"record": part, name: moved.pop(field)}
+    return moved
+
+
 def fill_defaults(described: dict[str, Any], describe: Any) -> dict[str, Any]:
     """Adds to a described record the fields that it got after it was described, with their defaults.
 
@@ -168,7 +185,7 @@ def fill_defaults(described: dict[str, Any], describe: Any) -> dict[str, Any]:
     """
     name = described.get("record")
     fields = dataclasses.fields(RECORDS[name]) if isinstance(name, str) and name in RECORDS else ()
-    return {f.name: describe(f.default) for f in fields if f.default is not dataclasses.MISSING} | described
+    return {f.name: describe(f.default) for f in fields if f.init and f.default is not dataclasses.MISSING} | described
 
 
 def _follow(part: Any, path: str) -> Any:

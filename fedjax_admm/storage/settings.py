@@ -23,6 +23,7 @@ from jax.extend import core as jex
 from ..algorithms.base import Algorithm
 from ..algorithms.local_solver import LocalSolver
 from ..core.environment import versions
+from ..engine.execution import Execution
 from ..exchange.client_time import ClientTime
 from ..exchange.stage import Exchange
 from ..problems.problem import Problem
@@ -54,7 +55,7 @@ def describe(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [describe(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
         return {"record": parts.name_part(type(value)) or _display_name(type(value)), **fields}
     if hasattr(value, "__fspath__"):
         return str(value)
@@ -147,6 +148,7 @@ def _recreate_partial(described: Mapping[str, Any], trust: Sequence[str]) -> Cal
 
 
 def _recreate_record(described: Mapping[str, Any], trust: Sequence[str]) -> Any:
+    described = parts.move_fields(_with_current_names(described))
     name = described["record"]
     kind = parts.find_part(name, trust)
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
@@ -295,6 +297,8 @@ def refuse_differences(
 def _comparable(settings: Mapping[str, Any], same_versions: bool) -> dict[str, Any]:
     """Settings with present names and defaults, without what may differ: where the data is kept does not change it."""
     comparable = dict.fromkeys(CONDITIONS) | _renew(settings)
+    if isinstance(comparable.get("execution"), dict):
+        comparable["execution"] = Execution().settings() | comparable["execution"]
     comparable.pop("label", None)
     if "problem" in comparable and comparable["problem"].get("recipe"):
         problem = comparable["problem"]
@@ -315,11 +319,13 @@ def _renew(described: Any) -> Any:
         return [_renew(item) for item in described]
     if not isinstance(described, Mapping):
         return described
-    items = {key: _renew(item) for key, item in described.items()}
-    for key in ("record", "function"):
-        if isinstance(items.get(key), str):
-            items[key] = parts.current_name(items[key])
-    return parts.fill_defaults(items, describe)
+    moved = parts.move_fields(_with_current_names(described))
+    return parts.fill_defaults({key: _renew(item) for key, item in moved.items()}, describe)
+
+
+def _with_current_names(described: Mapping[str, Any]) -> dict[str, Any]:
+    names = {key: described.get(key) for key in ("record", "function")}
+    return dict(described) | {key: parts.current_name(name) for key, name in names.items() if isinstance(name, str)}
 
 
 def digest(tree: Any) -> str | None:

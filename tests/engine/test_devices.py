@@ -110,17 +110,16 @@ def test_a_run_is_resumed_with_the_devices_it_began_with(tmp_path):
 def test_a_round_is_compiled_once_on_several_devices():
     """The first state lies where the later ones do; with all rows on one device, half of them would be moved."""
     in_a_process("""
-        from fedjax_admm.engine import population
-        from fedjax_admm.problems import evaluation
-        from fedjax_admm.runs import sweeps
+        from compilations import compilations
         problem, *_ = least_squares([6, 11, 3, 8])
-        programs = {"device": population.device_rounds, "host": population.stored._one_round}
-        for kind, program in programs.items():
-            fa.simulate(problem, INSA, 3, progress=False, execution=fa.Execution(mesh=2, population=kind))
-            assert program._cache_size() == 1, kind
-        assert evaluation._sums._cache_size() == 1
-        fa.simulate_many(problem, [(INSA, 0), (INSA, 1)], 3, progress=False, execution=fa.Execution(mesh=2))
-        assert sweeps._rounds._cache_size() == 1 and evaluation._sums._cache_size() == 2  # of one run, and of two
+        for kind, program in (("device", "device_rounds"), ("host", "_work_off_block")):
+            with compilations() as compiled:
+                fa.simulate(problem, INSA, 3, progress=False, execution=fa.Execution(mesh=2, population=kind))
+            assert compiled.count(f"jit({program})") == 1, compiled
+            assert compiled.count("jit(_sums)") == (kind == "device"), compiled
+        with compilations() as compiled:
+            fa.simulate_many(problem, [(INSA, 0), (INSA, 1)], 3, progress=False, execution=fa.Execution(mesh=2))
+        assert compiled.count("jit(_rounds)") == compiled.count("jit(_sums)") == 1, compiled  # of two runs
         state = fa.Simulation(problem, INSA, execution=fa.Execution(mesh=2)).init()
         assert state.duals.sharding.spec == jax.P("clients") and state.params.sharding.is_fully_replicated
     """)
@@ -131,21 +130,27 @@ def test_rows_may_be_booleans():
     in_a_process("""
         import jax.numpy as jnp
         from typing import Any
-        from fedjax_admm.algorithms.base import ModelExchange
+        from fedjax_admm.algorithms.base import broadcast_params
 
         @fa.record
-        class Newcomers(ModelExchange):
+        class Newcomers:
             local: fa.LocalSolver
             criterion: Any = fa.criteria.run_to_maximum()
             everyone: Any = False
+            broadcast = broadcast_params
             def init(self, params, clients):
-                return 0.0, {"seen": jnp.zeros(clients.ids.shape, bool)}
-            def subproblems(self, params, server, rows, cohort):
+                return 0.0
+            def start(self, params, client):
+                return {"seen": jnp.bool_(False)}
+            def subproblem(self, sent, row, client, round):
                 return fa.Subproblem()
-            def update(self, params, server, rows, solutions, cohort):
-                counted = jnp.where(~self.everyone, ~rows["seen"], True)
-                mean = counted / jnp.maximum(counted.sum(), 1) @ solutions.params
-                return jnp.where(counted.any(), mean, params), server, {"seen": jnp.ones_like(rows["seen"])}
+            def reply(self, sent, row, solution, client, round):
+                counted = jnp.where(self.everyone | ~row["seen"], 1.0, 0.0)
+                message = {"update": counted * (solution.params - sent), "number": counted}
+                return message, {"seen": jnp.ones_like(row["seen"])}
+            def aggregate(self, params, server, received, round):
+                total = received.total
+                return params + total["update"] / jnp.maximum(total["number"], 1e-9), server
 
         problem, *_ = least_squares([6, 11, 3, 8])
         def run(mesh, **fields):
@@ -181,9 +186,9 @@ def test_no_collective_in_the_lanes_loop():
         from fedjax_admm.engine import population
         problem, *_ = least_squares([6, 11, 3, 8])
         sim = fa.Simulation(problem, INSA, execution=fa.Execution(mesh=2))
-        placed, cohorts = sim._on_devices, np.stack([sim.cohorts[0]] * 3)
-        lowered = population.device_rounds.lower(*placed, sim.init(), sim.order_key, cohorts, np.int32(3),
-                                                 width=sim.width, rows_per_trip=sim.rows_per_trip, mesh=sim.mesh)
+        cohorts, numbers = np.stack([sim.cohorts[0]] * 3), (np.int32(0), np.int32(3))
+        lowered = population.device_rounds.lower(sim.population.placed, sim.init(), cohorts, *numbers, layout=sim.layout,
+                                                 mesh=sim.mesh, placement=sim.placement)
         print(lowered.compile().as_text())
     """,
         optimized=True,
@@ -227,11 +232,11 @@ def test_data_is_placed_once():
     in_a_process("""
         problem, *_ = least_squares([6, 11, 3, 8])
         sim = fa.Simulation(problem, INSA, execution=fa.Execution(mesh=2))
-        placed = sim._on_devices[0].data.fields["x"]
+        placed = sim.population.placed.problem.data.fields["x"]
         assert len(placed.sharding.device_set) == 2
         state, _ = sim.round(sim.init())
         with jax.transfer_guard("disallow_explicit"):
-            assert sim._on_devices[0].data.fields["x"] is placed
+            assert sim.population.placed.problem.data.fields["x"] is placed
     """)
 
 

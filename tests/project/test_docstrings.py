@@ -14,8 +14,6 @@ import fedjax_admm as fa
 
 PACKAGE = Path(fa.__file__).parent
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
-# Not in this form yet; what is mended is taken out of here.
-REMAINING = {"engine/population/rows.py", "runs/simulation.py", "simulate_many"}
 Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -56,8 +54,6 @@ def faults(doc: str, parameters: set[str]) -> list[str]:
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_arguments_are_documented_in_a_section(path):
-    if path.relative_to(PACKAGE).as_posix() in REMAINING:
-        pytest.skip("not in this form yet")
     nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, Documented)]
     wrong = {node.name: faults(ast.get_docstring(node) or "", parameters_of(node)) for node in nodes}
     assert not {name: lines for name, lines in wrong.items() if lines}
@@ -88,7 +84,7 @@ def public_functions() -> dict[str, object]:
     return {name: value for name, value in values.items() if inspect.isfunction(value)}
 
 
-@pytest.mark.parametrize("name", sorted(public_functions().keys() - REMAINING))
+@pytest.mark.parametrize("name", sorted(public_functions()))
 def test_public_functions_document_all_their_arguments(name):
     function = public_functions()[name]
     doc, parameters = inspect.getdoc(function) or "", inspect.signature(function).parameters

@@ -18,8 +18,8 @@ from jax.sharding import AbstractMesh, AxisType
 
 import fedjax_admm as fa
 from fedjax_admm import models
-from fedjax_admm.engine import population
 from fedjax_admm.engine.devices import AXIS
+from fedjax_admm.engine.population import device
 from fedjax_admm.problems import evaluation
 from fedjax_admm.problems import standard as problems
 
@@ -48,16 +48,18 @@ def named(name):
     return make(LOCAL, **{"penalty": 0.1} if "penalty" in inspect.signature(make).parameters else {})
 
 
-def exported(problem, algorithm, mesh=None):
+def exported(problem, algorithm, mesh=None, placement="dealt"):
     """The program of several rounds, with a lane per client as on accelerators."""
     sim = fa.Simulation(problem, algorithm, participation=4)
     state = sim.shapes()
     if mesh is not None:
-        places = population.shardings(state, mesh)
+        places = device.shardings(state, mesh)
         state = jax.tree.map(lambda s, place: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), state, places)
-    shapes = (sim.problem, sim.cast, state, sim.order_key, np.zeros((3, 4), np.int32), np.int32(2))
-    export = jax.export.export(population.device_rounds, platforms=PLATFORMS)
-    return export(*shapes, width=4 if mesh is None else 1, rows_per_trip=sim.rows_per_trip, mesh=mesh)
+    shapes = (sim.setup, state, np.zeros((3, 4), np.int32), np.int32(0), np.int32(2))
+    export = jax.export.export(device.device_rounds, platforms=PLATFORMS)
+    devices = 1 if mesh is None else DEVICES
+    layout = dataclasses.replace(sim.layout, width=max(1, 4 // devices), devices=devices, share=1)
+    return export(*shapes, layout=layout, mesh=mesh, placement=placement if mesh else None)
 
 
 CASES = {
@@ -76,10 +78,12 @@ def test_rounds(case):
         assert exported(*CASES[case]()).platforms == PLATFORMS
 
 
-def test_rounds_on_a_mesh():
+@pytest.mark.parametrize("placement", ["dealt", "home"])
+def test_rounds_on_a_mesh(placement):
     mesh = AbstractMesh((DEVICES,), (AXIS,), axis_types=(AxisType.Auto,))
     with jax.enable_x64(False):
-        program = exported(linear(), insa(batch_size=4), mesh)
+        problem = least_squares([4] * DEVICES, dtype=np.float32)[0]  # which can be split evenly, rows and all
+        program = exported(problem, insa(batch_size=4), mesh, placement)
     assert program.nr_devices == DEVICES and "all_reduce" in program.mlir_module()
 
 

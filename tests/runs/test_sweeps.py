@@ -31,7 +31,7 @@ def assert_same(one, other):
         np.testing.assert_allclose(one.state.clients[name], other.state.clients[name], **SAME)
     np.testing.assert_array_equal(one.cohorts, other.cohorts)
     np.testing.assert_array_equal(one.epochs, other.epochs)
-    for name in set(one.history) - {"seconds", "eval_seconds", "lane_efficiency"}:
+    for name in set(one.history) - {"seconds", "eval_seconds", "lane_efficiency", "device_efficiency"}:
         np.testing.assert_allclose(one.history[name], other.history[name], **SAME)
     for name in one.solves:
         same = np.testing.assert_array_equal if name == "stop_reason" else np.testing.assert_allclose

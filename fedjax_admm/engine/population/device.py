@@ -17,7 +17,7 @@ from ...core import trees
 from ...core.vocabulary import State
 from .. import placement as placements
 from .. import renewal
-from ..devices import AXIS, as_bits, dealt, everywhere, from_bits
+from ..devices import AXIS, as_bits, dealt, everywhere, from_bits, pack_rows
 from ..rounds import (
     Layout,
     Queue,
@@ -279,22 +279,22 @@ def _fetch(rows: Any, addresses: Array, split: bool) -> Any:
         values = as_bits(leaf[jnp.where(here, place, 0)])
         return jnp.where(here.reshape(-1, *[1] * (values.ndim - 1)), values, jnp.zeros((), values.dtype))
 
-    def send(leaf: Array) -> Array:
-        return from_bits(lax.psum_scatter(mine(leaf), AXIS, scatter_dimension=0, tiled=True), leaf)
-
-    return jax.tree.map(send, rows)
+    packed, unpack = pack_rows(jax.tree.map(mine, rows))
+    sent = [lax.psum_scatter(block, AXIS, scatter_dimension=0, tiled=True) for block in packed]
+    return from_bits(unpack(sent), rows)
 
 
 def _bring_back(rows: Any, addresses: Array, exists: Array, new: Any, split: bool) -> Any:
     """The rows with every device's new ones [share, ...] at their addresses [devices, share]."""
     addresses, exists = addresses.reshape(-1), exists.reshape(-1)
+    packed, unpack = pack_rows(as_bits(new))
+    everyone = from_bits(unpack([lax.all_gather(block, AXIS, tiled=True) for block in packed]), rows)
 
-    def put(leaf: Array, mine: Array) -> Array:
-        everyone = lax.all_gather(mine, AXIS, tiled=True)
+    def put(leaf: Array, values: Array) -> Array:
         place, here = _local(leaf, addresses) if split else (addresses, exists)
-        return leaf.at[jnp.where(here & exists, place, leaf.shape[0])].set(everyone, mode="drop")
+        return leaf.at[jnp.where(here & exists, place, leaf.shape[0])].set(values, mode="drop")
 
-    return jax.tree.map(put, rows, new)
+    return jax.tree.map(put, rows, everyone)
 
 
 def _local(leaf: Array, ids: Array) -> tuple[Array, Array]:

@@ -80,9 +80,12 @@ class FileBytes:
 class StoredClients(Mapping[str, Any]):
     """What an algorithm keeps for each client, name -> pytree of `LazyLeaf` [clients, ...].
 
-    start: ids -> rows of clients at their start, a pytree of arrays [ids, ...], which may be under way on a device.
-    like: the shapes of all rows, leaves [clients, ...]; number: of clients.
-    versions: whether checkpoints refer to the rows where they are.
+    Args:
+        like: The shapes of all rows, leaves [clients, ...].
+        number: How many clients there are.
+        start: ids -> rows of clients at their start, a pytree of arrays [ids, ...], which may be under way on a device.
+        store: Where the rows are kept.
+        versions: Whether checkpoints refer to the rows where they are.
     """
 
     def __init__(

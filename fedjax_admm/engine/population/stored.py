@@ -316,7 +316,7 @@ class StoredPopulation:
 
 def _handed_over(rows: Any, following: np.ndarray, new: Any, ids: np.ndarray) -> Any:
     """Rows of the next cohort that were read before this round ended, with this round's for clients in both."""
-    _, there, here = np.intersect1d(following, ids, return_indices=True)
+    _, next_places, places = np.intersect1d(following, ids, return_indices=True)
     for leaf, newer in zip(jax.tree.leaves(rows), jax.tree.leaves(new), strict=True):
-        leaf[there] = newer[here]
+        leaf[next_places] = newer[places]
     return rows
