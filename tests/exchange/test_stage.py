@@ -118,6 +118,22 @@ def test_clients_whose_message_does_not_come_keep_their_memory():
     np.testing.assert_array_equal(counts(result), [0, 0, 4, 4, 4, 4])
 
 
+@pytest.mark.filterwarnings("ignore:.*penalties are at their bound")
+def test_sums_of_changed_messages_are_not_formed_anew_from_the_rows():
+    """Penalties that shrink wear the sums; but what a stage made of the messages is in no row."""
+    problem, *_ = least_squares(SIZES, dtype=np.float32, heterogeneity=0.3)
+    shrinking = fa.fedadmm_insa(LOCAL, 1.0, criterion=fa.criteria.constant_tolerance(0.5))
+
+    def renewals(stages):
+        sim = fa.Simulation(
+            problem, shrinking, participation=2, initial_params=np.zeros(5, np.float32), exchange=stages
+        )
+        cohorts = np.stack([sim.cohorts[k] for k in range(120)])
+        return int(np.sum(sim.run_rounds(sim.init(), cohorts, 120)[1].renewed))
+
+    assert renewals(()) > 0 and renewals((Halve(),)) == 0
+
+
 @fa.record
 class Draws(fa.Stage):
     """Adds a uniform number to every message."""
