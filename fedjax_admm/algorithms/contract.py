@@ -43,9 +43,14 @@ def check_parts(algorithm: Any) -> None:
     if jax.tree_util.all_leaves([algorithm]):
         kind = type(algorithm).__name__
         raise ValueError(f"algorithm is a {kind}, whose numbers JAX cannot see: write @fa.record above class {kind}")
-    for path, leaf in jax.tree_util.tree_leaves_with_path(algorithm):
+    check_numbers(algorithm)
+
+
+def check_numbers(part: Any) -> None:
+    """Every field of a record that is traced is a number or numbers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(part):
         if not _is_number(leaf):
-            raise ValueError(_not_a_number(algorithm, path, leaf))
+            raise ValueError(_not_a_number(part, path, leaf))
 
 
 def check_round(algorithm: Algorithm, params: Params, clients: Clients) -> tuple[Any, Any]:

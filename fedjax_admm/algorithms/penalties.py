@@ -197,7 +197,8 @@ def adapt(rule: Any, penalty: Array, seen: Evidence, memory: dict[str, Any]) -> 
     if bounds is None:
         return penalty, memory
     judged = seen.measured if getattr(rule, "judge_idle", True) else seen.measured & (seen.epochs > 0)
-    # What is not judged is handed to the rule as a solve that stood still, so that it never sees anything odd.
+    # The lengths of what is not judged are handed to the rule as those of a solve that stood still: it never sees NaN.
+    # Its answer is not used then.
     gap, moved = jnp.where(judged, seen.consensus_gap, 0), jnp.where(judged, seen.movement, 0)
     if hasattr(rule, "start"):
         new, remembered = rule(penalty, dataclasses.replace(seen, consensus_gap=gap, movement=moved), memory)

@@ -47,11 +47,17 @@ class ServerStep:
     def apply(self, params: Params, update: Params, state: Any) -> tuple[Params, Any]:
         """(params, state) after a step along `update`, a tree like the parameters."""
         gradient = jax.tree.map(lambda change, like: -change.astype(like.dtype), update, params)
-        step, state = self._make_optimizer().update(gradient, state, params)
+        try:
+            step, state = self._make_optimizer().update(gradient, state, params)
+        except TypeError as error:
+            raise ValueError(f"optimizer must step with a gradient alone, as optax.adam does: {error}") from error
         return optax.apply_updates(params, step), state
 
     def _make_optimizer(self) -> optax.GradientTransformation:
-        made = self.optimizer(self.learning_rate)
+        try:
+            made = self.optimizer(self.learning_rate)
+        except TypeError as error:
+            raise ValueError(f"optimizer must be a function of the learning rate: {error}") from error
         if not (hasattr(made, "init") and hasattr(made, "update")):
             raise ValueError(f"optimizer must make an optax optimizer from a learning rate, but it made {made!r}")
         return made
@@ -59,4 +65,6 @@ class ServerStep:
 
 def checked(server: Any) -> ServerStep:
     """A server's step that was given; by default a plain one."""
+    if hasattr(server, "update") and not hasattr(server, "apply"):
+        raise ValueError("server is an optimizer: give fa.ServerStep(optax.adam, learning_rate=...), its factory apart")
     return checks.part("server", ServerStep() if server is None else server, ("init", "apply"), "fa.ServerStep(...)")

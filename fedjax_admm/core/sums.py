@@ -128,7 +128,8 @@ def weighted(weights: Array, rows: Any) -> Any:
 
     def total(leaf: Array) -> Array:
         leaf = _at_least_single(leaf)
-        return jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1)
+        # In full: accelerators would else multiply with fewer digits than the numbers have.
+        return jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1, precision=lax.Precision.HIGHEST)
 
     return jax.tree.map(total, rows)
 

@@ -60,7 +60,7 @@ class Round:
     """When something happens."""
 
     number: Array  # int32, k, from 0
-    key: Key  # for random draws: the server's of this round, or in a client's functions that client's own
+    key: Key  # for random draws, each function's own: the server's, or in a client's functions that client's
 
 
 class Subproblem(NamedTuple):

@@ -166,18 +166,8 @@ def dealt(jobs: int, number: int) -> np.ndarray:
     return table.T
 
 
-def gathered(results: Any, number: int) -> Any:
-    """Every device's results together: of each number at most one device has another than 0.
-
-    Their bits are added, as unsigned integers: exact, whatever their kind.
-    """
-    if number == 1:
-        return results
-    return from_bits(summed(as_bits(results)), results)
-
-
 def as_bits(tree: Any) -> Any:
-    """The leaves as unsigned integers of their width."""
+    """The leaves as unsigned integers of their width: sums of these over devices are exact where all but one are 0."""
 
     def bits(leaf: Array) -> Array:
         leaf = leaf.astype(jnp.uint8) if leaf.dtype == bool else leaf
@@ -230,7 +220,7 @@ def pack_rows(rows: Any) -> tuple[list[Array], Callable[[list[Array]], Any]]:
         for group, array in zip(groups.values(), arrays, strict=True):
             ends = np.cumsum([_flat(leaves[index]).shape[1] for index in group])[:-1]
             for index, part in zip(group, jnp.split(array, ends, axis=1), strict=True):
-                parts[index] = part.reshape(-1, *leaves[index].shape[1:])
+                parts[index] = part.reshape(array.shape[0], *leaves[index].shape[1:])
         return jax.tree.unflatten(structure, parts)
 
     return packed, unpack

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -28,7 +29,8 @@ from ..exchange.stage import MEMORIES, PRESENT, Exchange, Outcome
 from ..problems.problem import Problem
 from . import devices, lanes, solves
 
-_SERVER_STREAM, _CLIENT_STREAM = 2**31 + 2, 2**31 + 3  # of keys: beyond every round's number
+# Of keys, beyond every round's number; each of two functions has one: broadcast and aggregate, subproblem and reply.
+_SERVER_STREAM, _CLIENT_STREAM = 2**31, 2**31 + 2
 
 
 @record
@@ -72,7 +74,7 @@ class Tally:
     sound: Array  # clients whose solve was finite
     present: Array  # clients that took part
     penalty_change: Array  # of the mean of all clients' penalties
-    rows: Array  # rows whose gradient was computed, line searches apart
+    rows: Array  # rows whose gradient was computed, line searches apart; as a real number, which holds any cohort's
     trips: Array  # of the lanes loop
 
 
@@ -106,7 +108,8 @@ class RoundInfo:
     def empty(cls, rounds: int, cohort: int, dtype: Any) -> RoundInfo:
         """Room for the infos [rounds, ...] of several rounds."""
         whole, real, true = jnp.zeros(rounds, jnp.int32), jnp.zeros(rounds, dtype), jnp.ones(rounds, bool)
-        return cls(empty_solves((rounds, cohort), dtype), whole, whole, whole, real, finite=true, renewed=~true)
+        rows = jnp.zeros(rounds, jnp.float32)
+        return cls(empty_solves((rounds, cohort), dtype), whole, whole, rows, real, finite=true, renewed=~true)
 
 
 def empty_solves(shape: tuple[int, ...], dtype: Any) -> Solves:
@@ -139,7 +142,7 @@ def start_row(setup: Setup, params: Any, id: Array) -> dict[str, Any]:
 
 def broadcast(setup: Setup, params: Any, server: Any, number: Array) -> Any:
     """What goes to every selected client."""
-    return setup.algorithm.broadcast(params, server, _server_round(setup, number))
+    return setup.algorithm.broadcast(params, server, _server_round(setup, number, 0))
 
 
 def message_shape(setup: Setup, params: Any) -> Any:
@@ -164,13 +167,13 @@ def empty_ledger(setup: Setup, params: Any, cohort: int) -> Ledger:
     dtype = trees.scalar_dtype(params)
     zero, none = jnp.zeros((), dtype), jnp.int32(0)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), message_shape(setup, params))
-    tally = Tally(RunningSum.of(nothing), zero, none, none, none, zero, none, none)
+    tally = Tally(RunningSum.of(nothing), zero, none, none, none, zero, jnp.float32(0), none)
     return Ledger(empty_solves((cohort,), dtype), tally)
 
 
-def expected_work(problem: Problem, ids: Array, last_epochs: Array) -> Array:
-    """How long clients' solves will take, as far as is known: [ids] like `last_epochs`, those of the last solves."""
-    return problem.data.sizes[ids].astype(jnp.float32) * last_epochs.astype(jnp.float32)
+def expected_work(sizes: Any, last_epochs: Any) -> Any:
+    """How long solves of clients of these sizes will take, by the epochs of their last; arrays of NumPy or of JAX."""
+    return sizes.astype(np.float32) * last_epochs.astype(np.float32)
 
 
 def remembered_epochs(last_epochs: Any, solves: Solves) -> Any:
@@ -234,15 +237,21 @@ class _Worker(NamedTuple):
     def dtype(self) -> Any:
         return trees.scalar_dtype(self.params)
 
-    def parts(self, run: Array | None, id: Array) -> tuple[Algorithm, Exchange, Round, Round]:
-        """The algorithm and the stages with this client's numbers, and the round as each of them sees it."""
+    def parts(self, run: Array | None, id: Array, function: int) -> tuple[Algorithm, Exchange, Round, Round]:
+        """The algorithm and the stages with this client's numbers, and the round as each of them sees it.
+
+        Args:
+            run: Whose, in a sweep.
+            id: The client's number.
+            function: 0 for `subproblem`, 1 for `reply`: each has a key of its own.
+        """
         setup = self.setup
         algorithm, exchange, key = self.of_run((setup.algorithm, setup.exchange, setup.key), run)
         mine = randomness.client_key(key, self.number, id)
         return (
             trees.per_client(algorithm, id),
             exchange.of_client(id),
-            Round(self.number, jax.random.fold_in(mine, _CLIENT_STREAM)),
+            Round(self.number, jax.random.fold_in(mine, _CLIENT_STREAM + function)),
             Round(self.number, key),
         )
 
@@ -269,7 +278,7 @@ class _Worker(NamedTuple):
         """A job, from its place in the queue."""
         ids, addresses, slots, _, runs = self.queue
         id, address, slot, run = ids[place], addresses[place], slots[place], None if runs is None else runs[place]
-        algorithm, exchange, round, run_round = self.parts(run, id)
+        algorithm, exchange, round, run_round = self.parts(run, id, 0)
         client, row = client_of(self.setup.problem, id, self.dtype), trees.take(store.rows, address)
         own = {name: value for name, value in row.items() if name != MEMORIES}
         subproblem = algorithm.subproblem(self.of_run(self.sent, run), own, client, round)
@@ -305,7 +314,7 @@ class _Worker(NamedTuple):
             sound=add(old.sound, done & settled.sound),
             present=add(old.present, present),
             penalty_change=add(old.penalty_change, jnp.where(done, settled.penalty_change, 0)),
-            rows=old.rows + jnp.sum(jnp.where(done, carry.rows, 0), dtype=jnp.int32),
+            rows=old.rows + jnp.sum(jnp.where(done, carry.rows, 0).astype(jnp.float32)),
             trips=old.trips,
         )
         return Store(rows, Ledger(entries, tally))
@@ -313,7 +322,7 @@ class _Worker(NamedTuple):
     def settle(self, job: solves.Job, carry: solves.Carry) -> Settled:
         """What comes of one client's solve."""
         client, row, task = job.task.client, dict(job.task.row), job.task
-        algorithm, exchange, round, run_round = self.parts(task.run, client.id)
+        algorithm, exchange, round, run_round = self.parts(task.run, client.id, 1)
         memories = row.pop(MEMORIES, {})
         z, sent = self.server_params(job), self.of_run(self.sent, task.run)
         present = task.absent == PRESENT
@@ -324,6 +333,8 @@ class _Worker(NamedTuple):
         u = trees.where(sound, carry.params, start)
         out = Outcome(u, z, sound, code, jnp.bool_(False), gradients, self.layout.floats)
         out = exchange.receive(out, memories, client, run_round)
+        unsaid = sound & ~out.ok & (out.stop_code == code)  # a stage kept it out, and did not say why
+        out = out._replace(stop_code=jnp.where(unsaid, StopReason.REJECTED.code, out.stop_code))
 
         center = z if job.subproblem.center is None else job.subproblem.center
         gap, movement = _distance(out.params, center, self.dtype), jnp.full((), jnp.nan, self.dtype)
@@ -437,7 +448,7 @@ def aggregate(setup: Setup, before: ServerState, tally: Tally, number: Array) ->
     """The server after a round of one run: (state, whether it is finite, whether its sums are worn)."""
     algorithm, came = setup.algorithm, tally.count > 0
     received = Received(tally.messages.value, tally.weight, tally.count)
-    new = algorithm.aggregate(before.params, before.server, received, _server_round(setup, number))
+    new = algorithm.aggregate(before.params, before.server, received, _server_round(setup, number, 1))
     params, server = trees.where(came, new, (before.params, before.server))  # without any message it stays as it was
     share = tally.count.astype(tally.weight.dtype) / setup.problem.data.num_clients
     mean = before.penalty_mean.change(tally.penalty_change, share)
@@ -454,6 +465,6 @@ def info_of(ledger: Ledger, longest: Array, after: ServerState, finite: Array, w
     return RoundInfo(ledger.solves, tally.trips, longest, tally.rows, after.penalty_mean.value, finite, worn)
 
 
-def _server_round(setup: Setup, number: Array) -> Round:
-    key = jax.random.fold_in(setup.key, _SERVER_STREAM)
-    return Round(number, jax.random.fold_in(key, number))
+def _server_round(setup: Setup, number: Array, function: int) -> Round:
+    key = jax.random.fold_in(setup.key, number)
+    return Round(number, jax.random.fold_in(key, _SERVER_STREAM + function))

@@ -86,6 +86,9 @@ class Stage:
 
     def check(self, num_clients: int) -> None:
         """Raises ValueError if what was given per client does not fit their number."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self):
+            if np.ndim(leaf) == 1:
+                checks.client_axis(f"{type(self).__name__}{jax.tree_util.keystr(path)}", leaf, num_clients)
 
     def check_rounds(self, rounds: int) -> None:
         """Raises ValueError if what was given per round does not reach to the last."""
@@ -100,12 +103,13 @@ class Exchange:
     @classmethod
     def of(cls, stages: Any) -> Exchange:
         """Of stages that a user gave, checked."""
-        stages = tuple(stages) if isinstance(stages, (tuple, list)) else (stages,)
+        stages = () if stages is None else tuple(stages) if isinstance(stages, (tuple, list)) else (stages,)
         for stage in stages:
             checks.part("exchange", stage, MEMBERS, "records that inherit from fa.Stage")
             if jax.tree_util.all_leaves([stage]):
                 kind = type(stage).__name__
                 raise ValueError(f"exchange has a {kind}, whose numbers JAX cannot see: write @fa.record above it")
+            contract.check_numbers(stage)
         names = [stage.name for stage in stages]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"exchange has two stages of the name {twice[0]!r}: give one of them another `name`")
@@ -175,6 +179,8 @@ def check_stages(exchange: Exchange, params: Any, message: Any, clients: Clients
             if not isinstance(received, Outcome):
                 raise ValueError(f"{kind}.receive must return the outcome, changed by _replace, got {received!r}")
             contract.check_like(f"{kind}.receive: params", received.params, params)
+            for name in ("ok", "stop_code", "clipped"):
+                contract.check_number(f"{kind}.receive: {name}", getattr(received, name), (), verb="be")
             changed = contract.check_values(
                 f"{kind}.transform", stage.transform(message, memory, client, round), ("message", "memory")
             )

@@ -12,6 +12,7 @@ from ..core import checks, trees
 from ..engine.execution import Execution
 from ..engine.memory import shared_bytes, size_of
 from ..engine.population.rows import row_bytes
+from ..exchange.faults import Faults
 from ..problems.problem import Problem
 from .simulation import Simulation
 
@@ -27,7 +28,7 @@ class Estimate:
     """
 
     device_data: int  # the clients' and the evaluation data, on each device
-    device_state: int  # the clients' rows on a device: all of them or its part, else a block of the cohort's
+    device_state: int  # the clients' rows on a device: all of them or its part, and a block of those that travel, twice
     device_lanes: int  # of a device's lanes, and the sum of messages
     host_state: int  # with population="host", once every client was selected
     disk: int  # likewise with population="disk"; up to three times as much between checkpoints
@@ -51,7 +52,13 @@ class Estimate:
 
 
 def estimate(
-    problem: Problem, algorithm: Algorithm, *, participation: Any = 1.0, execution: Execution | None = None
+    problem: Problem,
+    algorithm: Algorithm,
+    *,
+    participation: Any = 1.0,
+    execution: Execution | None = None,
+    faults: Faults | None = None,
+    exchange: Any = (),
 ) -> Estimate:
     """The memory and the work of a run. The arguments are `simulate`'s.
 
@@ -59,20 +66,23 @@ def estimate(
     >>> estimate(example.problem, example.algorithm("fedadmm_insa"), participation=2).most_gradients
     1640
     """
-    sim = Simulation(problem, algorithm, participation=participation, execution=execution)
+    options: dict[str, Any] = dict(participation=participation, execution=execution, faults=faults, exchange=exchange)
+    sim = Simulation(problem, algorithm, **options)
     shapes, cohort = sim.shapes(), sim.cohorts.size
     population, clients = sim.execution.population, problem.data.num_clients
     row, devices = row_bytes(shapes.clients), sim.resolved()["devices"]
     message = sim.floats[1] * trees.scalar_dtype(shapes.params).itemsize
     split = devices if clients % devices == 0 else 1
+    at_home, travels = sim.placement == "home", sim.placement == "dealt" or population != "device"
     sizes = np.sort(np.asarray(problem.data.sizes, np.int64))[-cohort:]
     full, criterion = algorithm.local.full_gradient, algorithm.criterion
     looks = 0 if criterion.residual is None or full else 1  # after an epoch: a full gradient is the next step's
     reference = looks or (full and criterion.reference == "client")
     epochs = int(np.max(np.asarray(algorithm.local.max_epochs)))
     return Estimate(
-        device_data=size_of(problem.data) // (devices if sim.placement == "home" else 1) + size_of(problem.eval_data),
-        device_state=row * clients // split if population == "device" else row * min(cohort, sim.layout.share),
+        # The first device, which evaluates, has all of it at home too.
+        device_data=size_of((problem.data, problem.eval_data)) + size_of(problem.data) // devices * at_home,
+        device_state=(row * clients // split if population == "device" else 0) + 2 * row * sim.layout.share * travels,
         device_lanes=sim.width * sim.lane_bytes() + shared_bytes(problem, message),
         host_state=row * clients if population == "host" else 0,
         disk=(row + 4) * clients if population == "disk" and row else 0,

@@ -53,8 +53,9 @@ def resume(run_dir: Any, trust: str | Sequence[str] = (), **settings: Any) -> Re
     with recreating(run_dir, begun_with(folder)):
         if stored.get("initial_params") is not None:
             raise CannotRecreate("initial_params")
-        algorithm = recreate_algorithm(stored["algorithm"], check_trust(trust))
-        arguments = {name: recreate(stored[name]) for name in (*names, *CONDITIONS) if name in stored}
+        trusted = check_trust(trust)
+        algorithm = recreate_algorithm(stored["algorithm"], trusted)
+        arguments = {name: recreate(stored[name], trusted) for name in (*names, *CONDITIONS) if name in stored}
         arguments["execution"] = remake_execution(stored["execution"], folder / SETTINGS)
         problem = remake_problem(stored["problem"].get("recipe"), settings.get("progress", True))
     return simulate(problem, algorithm, run_dir=run_dir, **arguments | settings)
@@ -80,7 +81,7 @@ def resume_comparison(path: Any, trust: str | Sequence[str] = (), **settings: An
             raise CannotRecreate("initial_params")
         trusted = check_trust(trust)
         algorithms = {label: recreate_algorithm(cell["algorithm"], trusted) for label, cell in plan.cells.items()}
-        kept = {name: recreate(plan.settings[name]) for name in SHARED if name in plan.settings}
+        kept = {name: recreate(plan.settings[name], trusted) for name in SHARED if name in plan.settings}
         execution = remake_execution(plan.settings.get("execution"), as_folder(path) / CELLS)
         problem = remake_problem(plan.problem.get("recipe"), settings.get("progress", True))
     settings = kept | {"execution": execution, "seeds": plan.seeds} | settings

@@ -84,6 +84,12 @@ class Simulation:
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)
         _check_client_axes(algorithm, problem.data.num_clients)
         self.faults, self.client_time = faults, client_time
+        for stage in Exchange.of(exchange).stages:
+            if isinstance(stage, (Faults, ClientTime)):
+                name = "faults" if isinstance(stage, Faults) else "client_time"
+                raise ValueError(
+                    f"exchange has a {type(stage).__name__}: give it as {name}=, so that the history has it"
+                )
         stages = Exchange.of((*_stages_of(faults, client_time), *Exchange.of(exchange).stages))
         for part in {id(part): part for part in (faults, client_time, *stages.stages) if part is not None}.values():
             part.check(problem.data.num_clients)
@@ -113,7 +119,7 @@ class Simulation:
         self.mesh = execution.devices(self.cohorts.size)
         self.width = execution.width(self.cohorts.size, self.devices, self.problem, self.rows_per_trip, self.lane_bytes)
         self.placement = None
-        if execution.population == "device":
+        if execution.population == "device" and self.mesh is not None:
             keeps_rows = row_bytes(self.shapes().clients) > 0
             number = self.problem.data.num_clients
             self.placement = placement.choose(execution.placement, self.mesh, number, keeps_rows)

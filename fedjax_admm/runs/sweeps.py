@@ -188,6 +188,10 @@ class _Sweep:
         first = sims[0]
         if first.execution.population != "device":
             raise ValueError(f"population must be 'device' for runs at once, got {first.execution.population!r}")
+        if first.execution.placement == "home":
+            raise ValueError(
+                "placement must be 'auto' or 'dealt' for runs at once, got 'home': their jobs are one queue"
+            )
         jobs = len(sims) * first.cohorts.size
         self._mesh = first.execution.devices(jobs)
         devices = 1 if self._mesh is None else self._mesh.size
@@ -261,7 +265,7 @@ def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> t
     )
     last_epochs = jax.vmap(trees.take)(states.last_epochs, cohorts)
     ids, run = cohorts.reshape(-1), jnp.repeat(jnp.arange(runs, dtype=jnp.int32), size)
-    order = jnp.argsort(-expected_work(setup.problem, ids, last_epochs.reshape(-1)))
+    order = jnp.argsort(-expected_work(setup.problem.data.sizes[ids], last_epochs.reshape(-1)))
     queue = Queue(ids, run * clients + ids, order, jnp.int32(runs * size), run)
     rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states.clients)
     store = Store(rows, _empty_ledger(of_run(*trees.take(each, 0)), trees.take(states.params, 0), runs, size))

@@ -70,6 +70,9 @@ def test_a_run_goes_on_with_the_optimizers_state(tmp_path):
 
 BAD = {
     "no step": (lambda: fa.fedavg(FULL, server=optax.adam), "server must be an object made by fa.ServerStep"),
+    "an optimizer": (lambda: fa.fedavg(FULL, server=optax.adam(0.1)), r"server is an optimizer: give fa.ServerStep\(optax.adam"),
+    "no rate": (lambda: run(fa.fedavg(FULL, server=fa.ServerStep(lambda: optax.sgd(1.0)))), "optimizer must be a function of the learning rate"),
+    "a line search": (lambda: run(fa.fedavg(FULL, server=fa.ServerStep(optax.lbfgs))), "optimizer must step with a gradient alone"),
     "average of all": (lambda: fa.fedavg(FULL, average="all", server=fa.ServerStep()), "server .*needs average='selected'"),
     "two rates": (
         lambda: fa.scaffold(FULL, server_learning_rate=0.5, server=fa.ServerStep()), "server and server_learning_rate both",

@@ -156,3 +156,16 @@ def test_device_efficiency_is_the_mean_over_the_most():
         assert efficiency([0, 1], "dealt") == 2 / 4
         assert efficiency([0, 2, 4, 6], "home") == 1
     """)
+
+
+def test_parameters_without_entries_travel():
+    in_a_process("""
+        import jax.numpy as jnp
+        problem = fa.Problem(
+            init=lambda key: {"w": jnp.zeros(5), "none": jnp.zeros(0)},
+            loss=lambda p, b: (b["x"] @ p["w"] - b["y"]) ** 2, data=least_squares([3] * 4)[0].data,
+        )
+        for placement in ("home", "dealt"):
+            result = fa.simulate(problem, INSA, 2, execution=fa.Execution(mesh=2, placement=placement), progress=False)
+            assert result.state.duals["none"].shape == (4, 0)
+    """)

@@ -254,3 +254,18 @@ def test_a_cohort_in_several_blocks(kind, algorithm, monkeypatch):
     for field in whole.state.clients:
         one, other = (np.asarray(result.state.clients[field]) for result in (blocks, whole))
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_round_that_was_interrupted_is_not_repeated_on_half_of_its_rows(kind, monkeypatch):
+    sim = fa.Simulation(problem(), ALGORITHMS["insa"], participation=6, execution=fa.Execution(population=kind))
+    state = sim.init()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(StoredClients, "put", _interrupt)
+        sim.round(state)
+    with pytest.raises(ValueError, match="state was used before"):
+        sim.round(state)
+
+
+def _interrupt(*arguments):
+    raise KeyboardInterrupt

@@ -156,6 +156,20 @@ def test_draws_depend_on_the_round_and_the_client_alone():
     assert not np.allclose(parameters(1, [[0]], seed=1), parameters(1, [[0]]))
 
 
+@fa.record
+class Doorman(fa.Stage):
+    """Keeps out one client, without a word."""
+
+    def receive(self, outcome, memory, client, round):
+        return outcome._replace(ok=outcome.ok & (client.id != 2))
+
+
+def test_what_a_stage_keeps_out_is_rejected():
+    result = run(METHODS["fedadmm"], participation=1.0, exchange=Doorman())
+    assert np.all(result.solves.stop_reason[:, 2] == "rejected") and not np.any(result.state.duals[2])
+    assert "rejected" not in result.solves.stop_reason[:, [0, 1, 3, 4, 5]]
+
+
 class Bare:
     name = "bare"
 
@@ -163,6 +177,16 @@ class Bare:
 BAD = {
     "not a stage": (Bare(), "exchange must have .*which Bare lacks"),
     "no record": (type("Loose", (fa.Stage,), {})(), "exchange has a Loose, whose numbers JAX cannot see: write @fa.record"),
+    "faults among them": (fa.Faults(dropout=0.5), "exchange has a Faults: give it as faults="),
+    "numbers of some clients": (Halve(np.ones(2)), r"Halve.factor .*2"),
+    "a word": (
+        fa.record(type("Word", (fa.Stage,), {"__annotations__": {"kind": str}, "kind": "a"}))(),
+        r"Word.kind is 'a', and only numbers can be traced",
+    ),
+    "ok of several": (
+        fa.record(type("Many", (fa.Stage,), {"receive": lambda self, out, *_: out._replace(ok=jnp.ones(3, bool))}))(),
+        r"Many.receive: ok must be one number, got bool\[3\]",
+    ),
     "two of a name": ((Halve(), Halve()), "exchange has two stages of the name 'Halve'"),
     "another shape": (
         fa.record(type("Cut", (fa.Stage,), {"transform": lambda self, message, memory, *_: (message[:2], memory)}))(),

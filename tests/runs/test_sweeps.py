@@ -64,6 +64,11 @@ def test_on_several_devices():
     """)
 
 
+def test_at_home_they_cannot_be(problem):
+    with pytest.raises(ValueError, match="placement must be 'auto' or 'dealt' for runs at once, got 'home'"):
+        fa.simulate_many(problem, [(fa.fedavg(LOCAL), 0)], 2, execution=fa.Execution(placement="home"), **SETTINGS)
+
+
 def test_a_run_that_diverges_leaves_the_others_alone(problem):
     def algorithm(rate):
         return fa.fedavg(fa.LocalSolver(learning_rate=rate, batch_size=4, max_epochs=5))

@@ -178,7 +178,10 @@ def own_parts(tmp_path, monkeypatch):
     package = tmp_path / "own_parts_of_a_user"
     package.mkdir()
     (package / "__init__.py").write_text("import os\n")
-    (package / "steps.py").write_text("import optax\n\ndef slow_sgd(rate):\n    return optax.sgd(0.5 * rate)\n")
+    stage = "@fa.record\nclass Quiet(fa.Stage):\n    pass\n"
+    (package / "steps.py").write_text(
+        f"import optax\nimport fedjax_admm as fa\n\n{stage}\ndef slow_sgd(rate):\n    return optax.sgd(0.5 * rate)\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def forget():
@@ -194,7 +197,7 @@ def test_a_run_with_a_part_of_ones_own_goes_on_if_its_module_is_trusted(tmp_path
     example = fa.examples.linear_regression(num_clients=3, rows_per_client=4, dimension=2, rounds=2, max_epochs=2)
     local = fa.LocalSolver(0.01, 2, 2, steps.slow_sgd)
     run = {"progress": False, "run_dir": tmp_path / "run"} | example.run_settings
-    whole = fa.simulate(example.problem, fa.fedavg(local), **run)
+    whole = fa.simulate(example.problem, fa.fedavg(local), exchange=steps.Quiet(), **run)
     own_parts()
     with pytest.raises(CannotRecreate) as refused:
         fa.resume(run["run_dir"], progress=False)

@@ -32,6 +32,7 @@ from ..rounds import (
     aggregate,
     broadcast,
     empty_ledger,
+    expected_work,
     gather_ledger,
     info_of,
     remembered_epochs,
@@ -175,6 +176,7 @@ class StoredPopulation:
         clients: Any = state.clients
         last_epochs: Any = state.last_epochs
         server, infos = ServerState(state.params, state.server, state.penalty_mean), []
+        clients.round = -1  # rows of a round under way are of no state: one that is interrupted cannot be repeated
         for k, ids in enumerate(cohorts[:count]):
             following = cohorts[k + 1] if k + 1 < count else upcoming
             number = np.int32(state.round + k)
@@ -233,8 +235,7 @@ class StoredPopulation:
     def _blocks(self, ids: np.ndarray, last_epochs: np.ndarray) -> list[Block]:
         """The cohort in blocks of clients whose work is alike, the longest first, and each block's queue."""
         devices, share = self._layout.devices, self._layout.share
-        expected = self._sizes[ids].astype(np.float32) * last_epochs.astype(np.float32)
-        order = np.argsort(-expected, kind="stable")
+        order = np.argsort(-expected_work(self._sizes[ids], last_epochs), kind="stable")
         most = devices * share
         return [self._block(order[k : k + most], ids) for k in range(0, len(ids), most)]
 
