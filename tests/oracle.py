@@ -39,6 +39,8 @@ class Settings:
     correlation: float = 0.2
     slack: float = 1e10
     unselected: str = "current"
+    heard: str = "all"
+    forgetting: float = 1.0
 
 
 @dataclass
@@ -68,6 +70,7 @@ def run(
     lam = np.zeros((m, len(z)))
     beta = s.penalty.astype(float).copy()
     sent = beta.copy()
+    heard_in = np.full(m, -1)  # the round of each client's last message
     judged: list[list] = [[] for _ in range(m)]  # each client's (u, lambda), as often as its penalty was judged
     out = Trajectory(server=[z])
     for k, cohort in enumerate(cohorts):  # a round without clients changes nothing
@@ -85,13 +88,16 @@ def run(
             if s.method == "admm":
                 lam[i] = lam[i] - beta_k[i] * (u[i] - z)
                 sent[i] = beta_k[i]
+                heard_in[i] = k
                 idle = solve[1] == 0 and s.rule != "balancing"
                 if s.adaptive and not idle and (s.until is None or len(judged[i]) < np.broadcast_to(s.until, m)[i]):
                     beta[i] = _adapted(s, beta_k[i], u[i], u_k[i], z, lam[i], judged[i])
                     judged[i].append((u[i].copy(), lam[i].copy()))
         if s.method == "admm":
             used = beta_k if s.unselected == "current" else sent
-            z_hat = sum(alpha[i] * (used[i] * u[i] - lam[i]) for i in range(m)) / sum(alpha * used)
+            share = alpha * s.forgetting ** (k - heard_in.astype(float))
+            share = np.where(heard_in < 0, 0, share) if s.heard == "only" else share
+            z_hat = sum(share[i] * (used[i] * u[i] - lam[i]) for i in range(m)) / sum(share * used)
             z = (z_hat + s.delta * z) / (1 + s.delta)
         elif s.method == "fedavg_all":
             z = sum(alpha[i] * u[i] for i in range(m))
