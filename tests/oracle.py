@@ -34,7 +34,13 @@ class Settings:
     adaptive: bool = False
     mu: float = 5.0
     tau: float = 2.0
+    rule: str = "balancing"  # "balancing", "relative", "spectral": of an adaptive penalty
+    until: int | np.ndarray | None = None  # or [clients]
+    correlation: float = 0.2
+    slack: float = 1e10
     unselected: str = "current"
+    heard: str = "all"
+    forgetting: float = 1.0
 
 
 @dataclass
@@ -64,6 +70,8 @@ def run(
     lam = np.zeros((m, len(z)))
     beta = s.penalty.astype(float).copy()
     sent = beta.copy()
+    heard_in = np.full(m, -1)  # the round of each client's last message
+    judged: list[list] = [[] for _ in range(m)]  # each client's (u, lambda), as often as its penalty was judged
     out = Trajectory(server=[z])
     for k, cohort in enumerate(cohorts):  # a round without clients changes nothing
         if not len(cohort):
@@ -80,15 +88,16 @@ def run(
             if s.method == "admm":
                 lam[i] = lam[i] - beta_k[i] * (u[i] - z)
                 sent[i] = beta_k[i]
-                if s.adaptive:
-                    p, d = beta_k[i] * np.linalg.norm(u[i] - u_k[i]), np.linalg.norm(u[i] - z)
-                    if d > s.mu * p:
-                        beta[i] = beta_k[i] * s.tau
-                    elif p > s.mu * d:
-                        beta[i] = beta_k[i] / s.tau
+                heard_in[i] = k
+                idle = solve[1] == 0 and s.rule != "balancing"
+                if s.adaptive and not idle and (s.until is None or len(judged[i]) < np.broadcast_to(s.until, m)[i]):
+                    beta[i] = _adapted(s, beta_k[i], u[i], u_k[i], z, lam[i], judged[i])
+                    judged[i].append((u[i].copy(), lam[i].copy()))
         if s.method == "admm":
             used = beta_k if s.unselected == "current" else sent
-            z_hat = sum(alpha[i] * (used[i] * u[i] - lam[i]) for i in range(m)) / sum(alpha * used)
+            share = alpha * s.forgetting ** (k - heard_in.astype(float))
+            share = np.where(heard_in < 0, 0, share) if s.heard == "only" else share
+            z_hat = sum(share[i] * (used[i] * u[i] - lam[i]) for i in range(m)) / sum(share * used)
             z = (z_hat + s.delta * z) / (1 + s.delta)
         elif s.method == "fedavg_all":
             z = sum(alpha[i] * u[i] for i in range(m))
@@ -101,6 +110,24 @@ def run(
         out.reasons.append([solve[4] for solve in solves])
     out.clients, out.duals, out.penalties = u, lam, beta
     return out
+
+
+def _adapted(s, beta, u, u_old, z, lam, judged):
+    """A client's penalty after its solve."""
+    norm = np.linalg.norm
+    if s.rule == "spectral":
+        if not judged:
+            return beta
+        du, dl = u - judged[-1][0], lam - judged[-1][1]
+        if norm(du) == 0 or norm(dl) == 0 or du @ dl / (norm(du) * norm(dl)) <= s.correlation:
+            return beta
+        steep, flat = dl @ dl / (du @ dl), du @ dl / (du @ du)
+        most = 1 + s.slack / len(judged) ** 2
+        return min(max(flat if flat / steep > 0.5 else steep - flat / 2, beta / most), beta * most)
+    p, d = beta * norm(u - u_old), norm(u - z)
+    if s.rule == "relative":
+        p, d = p / (norm(lam) or 1), d / (max(norm(u), norm(z)) or 1)
+    return beta * s.tau if d > s.mu * p else beta / s.tau if p > s.mu * d else beta
 
 
 def _solve(s, x, y, z, u_old, linear, penalty, k, i, order):

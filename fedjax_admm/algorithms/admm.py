@@ -2,7 +2,8 @@
 
 Song, Wang and Zuazua, "FedADMM-InSa: An Inexact and Self-Adaptive ADMM for Federated Learning", Algorithms 1
 to 3. They differ in the criterion that ends a local solve, in the rule by which a client's penalty changes, and
-in the server's memory delta.
+in the server's memory delta. What the server remembers of its clients (`heard`, `forgetting`) is not the paper's, whose
+server counts all of them alike: it is for populations of which a round sees a small share.
 """
 
 from __future__ import annotations
@@ -30,10 +31,14 @@ __all__ = ["fedadmm", "fedadmm_in", "fedadmm_insa"]
 
 @record
 class Server:
-    """The server's sums over all clients, with the penalty by which it counts each of them."""
+    """The server's sums over all clients, with the penalty by which it counts each of them.
 
-    total: RunningSum  # [...] sum_i alpha_i (beta_i u_i - lambda_i)
-    weight: PositiveSum  # sum_i alpha_i beta_i
+    Where messages fade, or clients that were not heard from do not count, each has a share s_i besides, else 1.
+    """
+
+    total: RunningSum  # [...] sum_i alpha_i s_i (beta_i u_i - lambda_i)
+    weight: PositiveSum  # sum_i alpha_i s_i beta_i
+    last: Any = None  # int32, the round of which these are the sums, -1 at the start; None where nothing fades
 
 
 @record
@@ -41,7 +46,8 @@ class FedADMM:
     """The family. See `fedadmm`, `fedadmm_in` and `fedadmm_insa`.
 
     A client's row has its `client_params` u, its `duals` lambda, its `penalties` beta, the penalty with which the
-    server counts it (`sent_penalties`), and what the penalty rule remembers (`rule`), if it does.
+    server counts it (`sent_penalties`), and what the penalty rule remembers (`rule`), if it does. Where the server does
+    not count all clients alike, the row has the round of its last message that counted (`message_rounds`), -1 before.
     """
 
     local: LocalSolver
@@ -50,6 +56,8 @@ class FedADMM:
     penalty: Any
     delta: Any
     unselected_penalty: str = static()
+    heard: str = static(default="all")
+    forgetting: Any = None  # None is 1: nothing fades
 
     broadcast = broadcast_params
 
@@ -64,8 +72,10 @@ class FedADMM:
         beta = trees.per_client(self.penalty, clients.ids).astype(trees.scalar_dtype(params))
         weight = jnp.sum(clients.weights * beta)
         # u_i^0 = z^0 and lambda_i^0 = 0, so the sum is weight * z^0.
+        weight = weight if self.heard == "all" else jnp.zeros_like(weight)
         total = jax.tree.map(lambda leaf: (weight * leaf.astype(weight.dtype)).astype(leaf.dtype), params)
-        return Server(RunningSum.of(total), PositiveSum.of(weight))
+        last = None if self.forgetting is None else jnp.int32(-1)
+        return Server(RunningSum.of(total), PositiveSum.of(weight), last)
 
     def start(self, params: Params, client: Client) -> Rows:
         beta = jnp.asarray(self.penalty, trees.scalar_dtype(params))
@@ -76,7 +86,8 @@ class FedADMM:
             "sent_penalties": beta,
         }
         memory = penalties.start(self.penalty_rule, params)
-        return row | ({"rule": memory} if memory else {})
+        row |= {"rule": memory} if memory else {}
+        return row | ({} if self._counts_alike else {"message_rounds": jnp.int32(-1)})
 
     def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
         return Subproblem(linear=row["duals"], penalty=row["penalties"], previous=row["client_params"])
@@ -87,49 +98,79 @@ class FedADMM:
         seen = Evidence.of(solution, row["client_params"], row["duals"], duals, z, round)
         new_beta, memory = penalties.adapt(self.penalty_rule, beta, seen, row.get("rule", {}))  # (3.15)
 
-        # What the server holds of this client changes from counted * u - lambda to sent * u+ - lambda+. With "current"
-        # it is counted with its new penalty only from after this round's average on.
+        # What the server holds of this client changes from counted * u - lambda, or the share of it that still counts,
+        # to sent * u+ - lambda+. With "current" it is counted with its new penalty only from after this round's average
+        # on.
         current = self.unselected_penalty == "current"
         sent_beta = counted if current else beta
+        held, held_duals = counted, row["duals"]
+        if not self._counts_alike:
+            share = self._share(row, round.number)
+            held, held_duals = share * counted, trees.scale(share, row["duals"])
         # Each difference by itself: beside duals of any size, what a small penalty changes would be rounded away.
-        moved = optax.tree.sub(trees.scale(sent_beta, u), trees.scale(counted, row["client_params"]))
-        change = optax.tree.sub(moved, optax.tree.sub(duals, row["duals"]))
+        moved = optax.tree.sub(trees.scale(sent_beta, u), trees.scale(held, row["client_params"]))
+        message: dict[str, Any] = {"change": optax.tree.sub(moved, optax.tree.sub(duals, held_duals))}
         if current:
             growth = new_beta - counted
-            message = {"change": change, "weight": growth, "after": trees.scale(growth, u)}
+            message |= {"weight": growth, "after": trees.scale(growth, u)}
+            message |= {} if self._counts_alike else {"before": counted - held}
         else:
-            message = {"change": change, "weight": sent_beta - counted}
+            message["weight"] = sent_beta - held
         kept = {
             "client_params": u,
             "duals": duals,
             "penalties": new_beta,
             "sent_penalties": new_beta if current else beta,
         }
-        return message, kept | ({"rule": memory} if "rule" in row else {})
+        kept |= {"rule": memory} if "rule" in row else {}
+        return message, kept | ({} if self._counts_alike else {"message_rounds": round.number})
 
     def aggregate(self, params: Params, server: Server, received: Received, round: Round) -> tuple[Params, Server]:
-        total = server.total.add(received.total["change"])
-        weight = server.weight.change(received.total["weight"], share=received.weight)
+        total, weight, last = server.total, server.weight, None
+        if self.forgetting is not None:  # since the last round that had messages, which need not be the last
+            factor = self._fade(round.number - server.last, weight.value.dtype)
+            total, weight, last = total.scale(factor), weight.scale(factor), round.number
+        total = total.add(received.total["change"])
+        if "before" in received.total:
+            weight = weight.change(received.total["before"], share=received.weight)
+        new_weight = weight.change(received.total["weight"], share=received.weight)
         current = self.unselected_penalty == "current"
-        new_params = self._average(params, total.value, server.weight.value if current else weight.value)
+        new_params = self._average(params, total.value, weight.value if current else new_weight.value)
         if current:
             total = total.add(received.total["after"])
-        return new_params, Server(total, weight)
+        return new_params, Server(total, new_weight, last)
 
     def _average(self, z: Any, total: Any, weight: Array) -> Any:
         """(3.1): z_hat = total / weight, then the memory z+ = (z_hat + delta z) / (1 + delta)."""
         delta = self.delta
         return jax.tree.map(lambda t, z: ((t / weight + delta * z) / (1 + delta)).astype(z.dtype), total, z)
 
+    @property
+    def _counts_alike(self) -> bool:
+        """Whether a message counts the same however old it is, and before a client's first one as if there were one."""
+        return self.heard == "all" and self.forgetting is None
+
+    def _share(self, row: Rows, number: Any) -> Array:
+        """The share of a client's last message that still counts in round `number`."""
+        heard_in, dtype = row["message_rounds"], row["penalties"].dtype
+        share = jnp.ones((), dtype) if self.forgetting is None else self._fade(number - heard_in, dtype)
+        return jnp.where(heard_in < 0, 0, share) if self.heard == "only" else share
+
+    def _fade(self, age: Array, dtype: Any) -> Array:
+        """forgetting^age; after one round exactly the number, by which the server's sums have faded in each."""
+        factor = jnp.asarray(self.forgetting, dtype)
+        return jnp.where(age == 1, factor, factor ** age.astype(dtype))
+
     def worn(self, server: Server) -> Array:
         return server.weight.worn
 
     def count(self, server: Server, row: Rows, client: Client) -> Server:
-        """The sums with what the server holds of one more client: counted u - lambda, and counted."""
-        weight = client.weight * row["sent_penalties"]
+        """The sums with what the server holds of one more client: counted u - lambda, and counted, or its share."""
+        alpha = client.weight if self._counts_alike else client.weight * self._share(row, server.last)
+        weight = alpha * row["sent_penalties"]
         total = server.total.add(trees.scale(weight, row["client_params"]))
         # The duals stay when penalties shrink, and cancel each other: of them no digit may be lost.
-        return Server(total.add_product(-client.weight, row["duals"]), server.weight.add(weight))
+        return Server(total.add_product(-alpha, row["duals"]), server.weight.add(weight), server.last)
 
 
 def fedadmm(
@@ -140,6 +181,8 @@ def fedadmm(
     criterion: Criterion | None = None,
     penalty_rule: PenaltyRule | None = None,
     unselected_penalty: str | None = None,
+    heard: str = "all",
+    forgetting: float = 1.0,
 ) -> FedADMM:
     """FedADMM (Algorithm 1), and by its arguments every mixture of the paper's parts.
 
@@ -158,6 +201,13 @@ def fedadmm(
         unselected_penalty: With which penalty the server counts a client that it did not select: its "current" one
             (Algorithm 3 read literally; needs u and lambda apart, so 2 n + 1 floats up) or the one last "sent"
             (n + 1 floats up). By default "sent" without a penalty rule, where they are the same, else "current".
+        heard: The clients that the server counts: "all" from the start, as in the paper, where one that was never
+            selected stands at z^0; or "only" those that it has heard from. With large populations "all" holds the
+            server back: a round moves it by the cohort's share of the clients at most. With every client in every round
+            there is no difference.
+        forgetting: The factor, above 0 and at most 1, by which a client's message counts less with every round since.
+            1 forgets nothing. Below 1 the first rounds are faster, but z does not settle: it keeps the noise of which
+            clients were selected. Where either is not the paper's, "current" penalties need 2 n + 2 floats up.
 
     >>> fedadmm(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).delta
     0.0
@@ -171,7 +221,15 @@ def fedadmm(
         penalty=checks.number("penalty", penalty, above=0, per_client=True),
         delta=checks.number("delta", delta, at_least=0),
         unselected_penalty=checks.choice("unselected_penalty", unselected_penalty, ("current", "sent")),
+        heard=checks.choice("heard", heard, ("all", "only")),
+        forgetting=_checked_forgetting(forgetting),
     )
+
+
+def _checked_forgetting(forgetting: Any) -> Any:
+    """The factor; None for 1, with which nothing is kept of when clients were heard from."""
+    forgetting = checks.number("forgetting", forgetting, above=0, at_most=1)
+    return None if isinstance(forgetting, float) and forgetting == 1 else forgetting
 
 
 def fedadmm_in(
@@ -184,6 +242,8 @@ def fedadmm_in(
     residual: str = "exact",
     sigma_factor: float = 0.999,
     criterion: Criterion | None = None,
+    heard: str = "all",
+    forgetting: float = 1.0,
 ) -> FedADMM:
     """FedADMM-In (Algorithm 2): FedADMM whose local solves end at the inexactness criterion (3.7).
 
@@ -196,12 +256,15 @@ def fedadmm_in(
         residual: How the residual is obtained: "exact", "epoch_mean" or "verified" (see `criteria`).
         sigma_factor: Sigma is this share of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.
         criterion: Another criterion instead; c, reference, residual and sigma_factor are then not used.
+        heard: Whether the server counts "all" clients from the start or "only" those heard from, see `fedadmm`.
+        forgetting: The factor by which a message counts less with every round since, see `fedadmm`.
 
     >>> fedadmm_in(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0, reference="client").criterion.c
     0.01
     """
     relative = criteria.relative_residual(c=c, reference=reference, residual=residual, sigma_factor=sigma_factor)
-    return fedadmm(local, penalty, delta=delta, criterion=relative if criterion is None else criterion)
+    criterion = relative if criterion is None else criterion
+    return fedadmm(local, penalty, delta=delta, criterion=criterion, heard=heard, forgetting=forgetting)
 
 
 def fedadmm_insa(
@@ -217,6 +280,8 @@ def fedadmm_insa(
     residual: str = "exact",
     sigma_factor: float = 0.999,
     criterion: Criterion | None = None,
+    heard: str = "all",
+    forgetting: float = 1.0,
 ) -> FedADMM:
     """FedADMM-InSa (Algorithm 3): FedADMM-In whose penalties balance gap and movement (3.15).
 
@@ -241,4 +306,6 @@ def fedadmm_insa(
         criterion=relative if criterion is None else criterion,
         penalty_rule=penalties.residual_balancing(mu, tau),
         unselected_penalty=unselected_penalty,
+        heard=heard,
+        forgetting=forgetting,
     )

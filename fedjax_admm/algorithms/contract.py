@@ -155,10 +155,10 @@ def _check_rule(rule: Any, params: Params, zero: Any) -> None:
     if rule is None:
         return
     kind = type(rule).__name__
-    memory = penalties.start(rule, params)
     if not hasattr(rule, "start"):
         check_number(kind, rule(zero, zero, zero), (), "one penalty, for one client")
         return
+    memory = rule.start(params)
     check_rows(f"{kind}.start", memory)
     none = jnp.int32(0)
     seen = penalties.Evidence(zero, zero, jnp.bool_(True), none, *[params] * 5, round=none)

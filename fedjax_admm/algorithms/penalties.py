@@ -4,7 +4,7 @@ A simple rule is a `record` with `__call__(penalty, consensus_gap, movement) -> 
 remembers something of each client, or wants more than these two lengths, has `start(params) -> memory` besides, a dict
 of arrays, and is called as `rule(penalty, seen, memory) -> (penalty, memory)` with an `Evidence`. Its numbers may be
 one per client; in the call they are this client's. `adapt` keeps every penalty within the rule's bounds and leaves it,
-and the memory, alone where there was nothing to judge, so a rule needs to think of neither.
+and the memory, alone where there was nothing to judge or its adaptation has ended, so a rule needs to think of neither.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import Array
 
 from ..core import checks, trees
@@ -24,6 +26,7 @@ from ..core.vocabulary import Round, Solution
 # Of rules that say nothing else. A sound run's penalties are some powers of ten around the loss's curvature; at these a
 # penalty times parameters, times a client's weight, still has all its digits in single precision.
 BOUNDS = (1e-12, 1e12)
+NOISE = 1e3  # times the rounding error of a vector: differences of this length say nothing
 
 
 @record
@@ -62,7 +65,8 @@ class PenaltyRule(Protocol):
       returns (penalty, memory);
     * `bounds`, (lowest, highest) penalty, each a number or one per client; without it they are `BOUNDS`, and None is
       for a rule that changes nothing;
-    * `judge_idle`, whether solves that did no epoch change the penalty too; without it they do.
+    * `judge_idle`, whether solves that did no epoch change the penalty too; without it they do;
+    * `until`, after how many solves that it judged the client's penalty stays; without it, or if None, never.
     """
 
     def __call__(self, penalty: Array, consensus_gap: Array, movement: Array) -> Array: ...
@@ -87,6 +91,7 @@ class ResidualBalancing:
     lowest: Any = BOUNDS[0]
     highest: Any = BOUNDS[1]
     judge_idle: bool = static(default=True)
+    until: Any = None
 
     @property
     def bounds(self) -> tuple[Any, Any]:
@@ -94,9 +99,75 @@ class ResidualBalancing:
         return self.lowest, self.highest
 
     def __call__(self, penalty: Array, consensus_gap: Array, movement: Array) -> Array:
-        weighted = penalty * movement  # the paper's p; its d is the consensus gap
-        grown = jnp.where(consensus_gap > self.mu * weighted, penalty * self.tau, penalty)
-        return jnp.where(weighted > self.mu * consensus_gap, penalty / self.tau, grown)
+        # The paper's d is the consensus gap, and its p beta * movement.
+        return _balance(penalty, consensus_gap, penalty * movement, self.mu, self.tau)
+
+
+@record
+class RelativeBalancing:
+    """The same for gap and beta * movement as shares of the vectors that they are differences of."""
+
+    mu: Any
+    tau: Any
+    lowest: Any = BOUNDS[0]
+    highest: Any = BOUNDS[1]
+    judge_idle: bool = static(default=False)
+    until: Any = None
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """Between what its penalties stay."""
+        return self.lowest, self.highest
+
+    def start(self, params: Params) -> dict[str, Any]:
+        """Nothing is remembered: it is the vectors that the rule asks for."""
+        return {}
+
+    def __call__(self, penalty: Array, seen: Evidence, memory: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
+        sizes = [optax.tree.norm(tree).astype(penalty.dtype) for tree in (seen.params, seen.center, seen.duals)]
+        gap = seen.consensus_gap / _or_one(jnp.maximum(*sizes[:2]))
+        force = penalty * seen.movement / _or_one(sizes[2])
+        return _balance(penalty, gap, force, self.mu, self.tau), memory
+
+
+@record
+class Spectral:
+    """The curvature of a client's loss between its last two solves, where it can be trusted.
+
+    It remembers the last judged solve's `params` u and `duals` lambda, and how many `solves` it judged.
+    """
+
+    correlation: Any
+    slack: Any
+    lowest: Any = BOUNDS[0]
+    highest: Any = BOUNDS[1]
+    until: Any = None
+
+    judge_idle = False
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """Between what its penalties stay."""
+        return self.lowest, self.highest
+
+    def start(self, params: Params) -> dict[str, Any]:
+        """The first solve is compared with nothing: lambda^0 = 0 is no gradient."""
+        return {"params": params, "duals": optax.tree.zeros_like(params), "solves": jnp.int32(0)}
+
+    def __call__(self, penalty: Array, seen: Evidence, memory: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
+        dtype = penalty.dtype
+        now, last = (_cast(pair, dtype) for pair in ((seen.params, seen.duals), (memory["params"], memory["duals"])))
+        du, dl = optax.tree.sub(now, last)
+        product, moved, turned = optax.tree.vdot(du, dl), optax.tree.norm(du), optax.tree.norm(dl)
+        steep, flat = turned**2 / _or_one(product), product / _or_one(moved**2)
+        curvature = jnp.where(2 * flat > steep, flat, steep - flat / 2)
+
+        rounding = [NOISE * jnp.finfo(dtype).eps * optax.tree.norm(vector) for vector in now]
+        measurable = (moved > rounding[0]) & (turned > rounding[1])
+        trusted = (memory["solves"] > 0) & measurable & (product > self.correlation * moved * turned)
+        most = 1 + self.slack / jnp.maximum(memory["solves"], 1).astype(dtype) ** 2
+        new = jnp.where(trusted, jnp.clip(curvature, penalty / most, penalty * most), penalty)
+        return new, {"params": seen.params, "duals": seen.duals, "solves": memory["solves"] + 1}
 
 
 def constant() -> Constant:
@@ -109,12 +180,17 @@ def constant() -> Constant:
 
 
 def residual_balancing(
-    mu: Any = 5.0, tau: Any = 2.0, *, bounds: tuple[Any, Any] = BOUNDS, judge_idle: bool = True
+    mu: Any = 5.0,
+    tau: Any = 2.0,
+    *,
+    bounds: tuple[Any, Any] = BOUNDS,
+    until: Any = None,
+    judge_idle: bool = True,
 ) -> ResidualBalancing:
     """beta * tau if ||u+ - z|| > mu beta ||u+ - u||, beta / tau if beta ||u+ - u|| > mu ||u+ - z|| (3.15).
 
     The rule compares a quantity that has a beta in it with one that has none, so unlike the criterion it is not
-    invariant under a change of the loss's scale.
+    invariant under a change of the loss's scale; `relative_balancing` is.
 
     A solve whose criterion holds at once does no epoch: it returns z, so its gap is 0 and (3.15) read literally divides
     the penalty each time, without end where the criterion is a fixed tolerance. The bounds end that, and the history's
@@ -126,6 +202,8 @@ def residual_balancing(
         bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients]. A penalty that
             would leave them, or was outside from the start, is the nearer one after its next solve. The default is so
             wide that no sound run meets it.
+        until: After how many of its own solves a client's penalty stays, a number or one per client [clients]; None is
+            never, as (3.15) says. The reference's proof of convergence needs an adaptation that ends.
         judge_idle: Whether solves that did no epoch change the penalty, as (3.15) says; otherwise it stays.
 
     Returns:
@@ -141,15 +219,84 @@ def residual_balancing(
     Reference: He, Yang and Wang, "Alternating direction method with self-adaptive penalty parameters for
     monotone variational inequalities", J. Optimization Theory and Applications 106, 2000.
     """
-    if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
-        raise ValueError(f"bounds must be a pair, (lowest, highest) penalty, got {bounds!r}")
-    if not isinstance(judge_idle, bool):
-        raise ValueError(f"judge_idle must be True or False, got {judge_idle!r}")
-    lowest, highest = (checks.number("bounds", bound, above=0, per_client=True) for bound in bounds)
-    if not np.all(np.less(lowest, highest)):
-        raise ValueError(f"bounds must be (lowest, highest) with the lowest below the highest, got {bounds!r}")
     mu, tau = checks.number("mu", mu, above=1), checks.number("tau", tau, above=1)
-    return ResidualBalancing(mu, tau, lowest, highest, judge_idle)
+    return ResidualBalancing(mu, tau, *_limits(bounds), _flag(judge_idle), _ending(until))
+
+
+def relative_balancing(
+    mu: Any = 5.0,
+    tau: Any = 2.0,
+    *,
+    bounds: tuple[Any, Any] = BOUNDS,
+    until: Any = None,
+    judge_idle: bool = False,
+) -> RelativeBalancing:
+    """`residual_balancing` without units: gap and penalty * movement are compared as shares of what they belong to.
+
+    With gap = ||u+ - z|| / max(||u+||, ||z||) and force = beta ||u+ - u|| / ||lambda+||, where a denominator of 0 is 1,
+    the penalty is beta * tau if gap > mu force and beta / tau if force > mu gap. Losses times s with penalties times s
+    leave both shares, and so every iterate, as they are.
+
+    Args:
+        mu: The penalty changes if the two shares differ by more than this factor, above 1.
+        tau: The factor by which the penalty changes, above 1.
+        bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients].
+        until: After how many of its own solves a client's penalty stays, a number or one per client [clients]; None is
+            never.
+        judge_idle: Whether solves that did no epoch, whose gap is 0, divide the penalty; otherwise it stays.
+
+    Returns:
+        The rule, for `fedadmm(penalty_rule=...)`.
+
+    Raises:
+        ValueError: If an argument is not as said here.
+
+    >>> relative_balancing(until=20).until
+    20
+
+    Reference: Wohlberg, "ADMM penalty parameter selection by residual balancing", arXiv:1704.06209, 2017.
+    """
+    mu, tau = checks.number("mu", mu, above=1), checks.number("tau", tau, above=1)
+    return RelativeBalancing(mu, tau, *_limits(bounds), _flag(judge_idle), _ending(until))
+
+
+def spectral(
+    *, correlation: Any = 0.2, slack: Any = 1e10, bounds: tuple[Any, Any] = BOUNDS, until: Any = None
+) -> Spectral:
+    """A client's penalty is the curvature of its loss, measured between its last two solves.
+
+    After an exact solve lambda+ is the gradient of f_i at u+. With du and dl, the differences of u+ and lambda+ to
+    those of the client's solve before,
+
+        steep = ||dl||^2 / <du, dl>,  flat = <du, dl> / ||du||^2,  beta+ = flat if 2 flat > steep else steep - flat / 2,
+
+    if <du, dl> > correlation ||du|| ||dl||. Otherwise beta stays, as it does at a client's first solve, after solves
+    that did no epoch, and where du or dl is as short as rounding makes it. A solve that ends early or has minibatches
+    returns no exact gradient, so fewer of its measurements pass. The k-th change of a penalty is by a factor of
+    1 + slack / k^2 at most, by which ACADMM is proven to converge. The rule has no unit: losses times s make penalties
+    times s. It keeps two more vectors of each client.
+
+    Args:
+        correlation: The cosine of du and dl above which they are trusted, at least 0 and below 1.
+        slack: How fast a penalty may change, above 0. The default, the paper's C_cg, bounds nothing for long.
+        bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients].
+        until: After how many of its own solves a client's penalty stays, a number or one per client [clients]; None is
+            never.
+
+    Returns:
+        The rule, for `fedadmm(penalty_rule=...)`.
+
+    Raises:
+        ValueError: If an argument is not as said here.
+
+    >>> spectral(bounds=(0.01, 100)).bounds
+    (0.01, 100.0)
+
+    Reference: Xu, Taylor, Li, Figueiredo, Yuan and Goldstein, "Adaptive consensus ADMM for distributed optimization",
+    ICML 2017 (ACADMM), of whose two terms this is the clients'.
+    """
+    correlation = checks.number("correlation", correlation, at_least=0, below=1)
+    return Spectral(correlation, checks.number("slack", slack, above=0), *_limits(bounds), _ending(until))
 
 
 def bounds_of(rule: PenaltyRule) -> tuple[Any, Any] | None:
@@ -175,9 +322,11 @@ def start(rule: Any, params: Params) -> dict[str, Any]:
         params: The server's parameters z^0.
 
     Returns:
-        What the rule remembers of the client at first; {} if nothing.
+        What the rule remembers of the client at first, with the number of solves that were `judged` where its
+        adaptation ends; {} if nothing.
     """
-    return rule.start(params) if hasattr(rule, "start") else {}
+    memory = rule.start(params) if hasattr(rule, "start") else {}
+    return memory if _end_of(rule) is None else memory | {"judged": jnp.int32(0)}
 
 
 def adapt(rule: Any, penalty: Array, seen: Evidence, memory: dict[str, Any]) -> tuple[Array, dict[str, Any]]:
@@ -191,21 +340,26 @@ def adapt(rule: Any, penalty: Array, seen: Evidence, memory: dict[str, Any]) -> 
 
     Returns:
         (penalty, memory): the rule's, the penalty within its bounds; the former ones where nothing was measured or the
-        rule does not judge.
+        rule does not judge, or not any more.
     """
     bounds = bounds_of(rule)
     if bounds is None:
         return penalty, memory
     judged = seen.measured if getattr(rule, "judge_idle", True) else seen.measured & (seen.epochs > 0)
+    until, counted = _end_of(rule), {}
+    if until is not None:
+        judged &= memory["judged"] < until
+        counted = {"judged": memory["judged"] + 1}
+    own = {name: value for name, value in memory.items() if name not in counted}
     # The lengths of what is not judged are handed to the rule as those of a solve that stood still: it never sees NaN.
     # Its answer is not used then.
     gap, moved = jnp.where(judged, seen.consensus_gap, 0), jnp.where(judged, seen.movement, 0)
     if hasattr(rule, "start"):
-        new, remembered = rule(penalty, dataclasses.replace(seen, consensus_gap=gap, movement=moved), memory)
+        new, remembered = rule(penalty, dataclasses.replace(seen, consensus_gap=gap, movement=moved), own)
     else:
-        new, remembered = rule(penalty, gap, moved), memory
+        new, remembered = rule(penalty, gap, moved), own
     lowest, highest = (jnp.asarray(bound, penalty.dtype) for bound in bounds)
-    return jnp.where(judged, jnp.clip(new, lowest, highest), penalty), trees.where(judged, remembered, memory)
+    return jnp.where(judged, jnp.clip(new, lowest, highest), penalty), trees.where(judged, remembered | counted, memory)
 
 
 def count_at_bound(rule: PenaltyRule, penalties: np.ndarray, ids: np.ndarray) -> int:
@@ -229,3 +383,43 @@ def count_at_bound(rule: PenaltyRule, penalties: np.ndarray, ids: np.ndarray) ->
     lowest, highest = (np.asarray(bound, penalties.dtype) for bound in bounds)
     lowest, highest = (bound[ids] if bound.ndim else bound for bound in (lowest, highest))
     return int(np.sum((penalties <= lowest) | (penalties >= highest)))
+
+
+def _end_of(rule: Any) -> Any:
+    """After how many solves the rule's adaptation ends; None if never."""
+    return getattr(rule, "until", None)
+
+
+def _balance(penalty: Array, gap: Array, force: Array, mu: Any, tau: Any) -> Array:
+    """The penalty times or by tau where gap and force differ by more than mu."""
+    grown = jnp.where(gap > mu * force, penalty * tau, penalty)
+    return jnp.where(force > mu * gap, penalty / tau, grown)
+
+
+def _or_one(value: Any) -> Array:
+    """A denominator."""
+    return jnp.where(value == 0, 1, value)
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
+
+
+def _limits(bounds: Any) -> tuple[Any, Any]:
+    """A pair of penalties, checked."""
+    if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
+        raise ValueError(f"bounds must be a pair, (lowest, highest) penalty, got {bounds!r}")
+    lowest, highest = (checks.number("bounds", bound, above=0, per_client=True) for bound in bounds)
+    if not np.all(np.less(lowest, highest)):
+        raise ValueError(f"bounds must be (lowest, highest) with the lowest below the highest, got {bounds!r}")
+    return lowest, highest
+
+
+def _flag(judge_idle: Any) -> bool:
+    if not isinstance(judge_idle, bool):
+        raise ValueError(f"judge_idle must be True or False, got {judge_idle!r}")
+    return judge_idle
+
+
+def _ending(until: Any) -> Any:
+    return None if until is None else checks.integer("until", until, at_least=1, per_client=True)

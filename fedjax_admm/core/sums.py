@@ -61,6 +61,17 @@ class RunningSum:
                 total = total.add(jax.tree.map(lambda leaf, f=f: f.astype(leaf.dtype) * leaf, part))
         return total
 
+    def scale(self, factor: Array) -> RunningSum:
+        """factor * the sum, of which nothing is lost but what is lost of `low`.
+
+        >>> third = jnp.float32(1 / 3)
+        >>> float(RunningSum.of(third).scale(third).low) != 0
+        True
+        """
+        factor = _at_least_single(jnp.asarray(factor))
+        scaled = RunningSum.of(jax.tree.map(jnp.zeros_like, self.high)).add_product(factor, self.high)
+        return scaled.add(trees.scale(factor, self.low))
+
     def merge(self, other: RunningSum) -> RunningSum:
         """The sum of both."""
         return self.add(other.high).add(other.low)
@@ -103,6 +114,10 @@ class PositiveSum:
     def add(self, term: Array) -> PositiveSum:
         """The sum with one more client's number, which wears nothing."""
         return PositiveSum(self.sum.add(term), self.wear)
+
+    def scale(self, factor: Array) -> PositiveSum:
+        """The sum of numbers that are all this factor of what they were; so is the rounding that it has taken in."""
+        return PositiveSum(self.sum.scale(factor), self.wear * factor.astype(self.wear.dtype))
 
     def change(self, change: Array, share: Any) -> PositiveSum:
         """The sum after a change of what is counted of some clients, who are about this share of it."""

@@ -88,8 +88,12 @@ def block_ids(like: dict[str, Any]) -> list[np.ndarray]:
 
 
 def _nothing(after: ServerState) -> ServerState:
-    """The sums over nobody, with no parameters."""
-    return ServerState(None, *jax.tree.map(jnp.zeros_like, (after.server, after.penalty_mean)))
+    """The sums over nobody, with no parameters; whole numbers, which are no sums, stay."""
+
+    def emptied(leaf: Array) -> Array:
+        return jnp.zeros_like(leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+
+    return ServerState(None, *jax.tree.map(emptied, (after.server, after.penalty_mean)))
 
 
 def _renewed(setup: Setup, after: ServerState, rows: dict[str, Any], *, split: bool) -> ServerState:
@@ -134,6 +138,8 @@ def _count(setup: Setup, anew: ServerState, rows: dict[str, Any], first: Any) ->
 
 def _merged(one: Any, other: Any) -> Any:
     def merge(a: Any, b: Any) -> Any:
-        return a.merge(b) if isinstance(a, RunningSum) else a + b
+        if isinstance(a, RunningSum):
+            return a.merge(b)
+        return a + b if jnp.issubdtype(a.dtype, jnp.inexact) else a
 
     return jax.tree.map(merge, one, other, is_leaf=lambda part: isinstance(part, RunningSum))

@@ -86,3 +86,37 @@ def test_fedadmm_in_does_not_depend_on_the_units_of_the_loss(scale):
     np.testing.assert_array_equal(scaled.epochs, straight.epochs)
     np.testing.assert_allclose(scaled.params, straight.params, rtol=1e-9)
     np.testing.assert_allclose(scaled.state.duals, scale * straight.state.duals, rtol=1e-9, atol=1e-12)
+
+
+RULES = {
+    "relative_balancing": fa.penalties.relative_balancing(mu=1.5),
+    "spectral": fa.penalties.spectral(),
+    "residual_balancing": fa.penalties.residual_balancing(mu=1.5),
+}
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+@pytest.mark.parametrize("rule", RULES)
+def test_scale_free_penalty_rules_do_not_depend_on_the_units_of_the_loss(rule, scale):
+    """With losses and the first penalty times s every iterate stays, and every later penalty is s times as large."""
+    problem, _xs, _ys = least_squares(SIZES)
+    scaled_problem = fa.Problem(
+        problem.init,
+        lambda w, batch: scale * problem.loss(w, batch),
+        problem.data,
+        lambda w: scale * problem.regularizer(w),
+    )
+
+    def algorithm(s):
+        local = fa.LocalSolver(learning_rate=0.05 / s, batch_size=3, max_epochs=20)
+        criterion = fa.criteria.relative_residual(c=GAMMA * s)
+        return fa.fedadmm(local, penalty=0.7 * s, criterion=criterion, penalty_rule=RULES[rule])
+
+    straight, scaled = run(problem, algorithm(1.0)), run(scaled_problem, algorithm(scale))
+    assert len(np.unique(straight.solves.new_penalty)) > 2
+    if rule == "residual_balancing":
+        assert not np.allclose(scaled.state.penalties, scale * straight.state.penalties, rtol=0.1)
+        return
+    np.testing.assert_array_equal(scaled.epochs, straight.epochs)
+    np.testing.assert_allclose(scaled.params, straight.params, rtol=1e-9)
+    np.testing.assert_allclose(scaled.solves.new_penalty, scale * straight.solves.new_penalty, rtol=1e-9)

@@ -46,6 +46,12 @@ CASES = {
     "admm_noise": dict(method="admm", criterion="noise", residual="epoch_mean", factor=np.linspace(0.2, 2, M)),
     "fedprox_noise_exact": dict(method="fedprox", criterion="noise", residual="exact", factor=0.5),
     "fedavg_selected_noise_verified": dict(method="fedavg_selected", criterion="noise", residual="verified", factor=1.5),
+    "insa_until": dict(method="admm", adaptive=True, mu=1.5, until=np.array([1, 2, 3, 1, 2, 3]), **RELATIVE),
+    "relative": dict(method="admm", adaptive=True, rule="relative", mu=1.5, **RELATIVE),
+    "relative_until_sent": dict(method="admm", adaptive=True, rule="relative", mu=1.2, until=2, unselected="sent"),
+    "spectral": dict(method="admm", adaptive=True, rule="spectral"),
+    "spectral_inexact_sent": dict(method="admm", adaptive=True, rule="spectral", slack=2.0, unselected="sent", **RELATIVE),
+    "spectral_until": dict(method="admm", adaptive=True, rule="spectral", correlation=0.4, until=4),
     "insa_noise": dict(method="admm", criterion="noise", residual="epoch_mean", factor=0.5, adaptive=True, mu=1.5),
 }  # fmt: skip
 
@@ -69,6 +75,14 @@ def criterion_of(s: oracle.Settings):
     return fa.criteria.run_to_maximum()
 
 
+def rule_of(s: oracle.Settings):
+    if s.rule == "spectral":
+        return fa.penalties.spectral(correlation=s.correlation, slack=s.slack, until=s.until)
+    if s.rule == "relative":
+        return fa.penalties.relative_balancing(s.mu, s.tau, until=s.until)
+    return fa.penalties.residual_balancing(s.mu, s.tau, until=s.until)
+
+
 def algorithm_of(s: oracle.Settings):
     """The same settings, through the public constructors."""
     local = fa.LocalSolver(learning_rate=s.learning_rate, batch_size=s.batch_size, max_epochs=s.max_epochs)
@@ -77,9 +91,9 @@ def algorithm_of(s: oracle.Settings):
         return fa.fedprox(local, penalty=s.penalty, criterion=criterion)
     if s.method.startswith("fedavg"):
         return fa.fedavg(local, average=s.method.removeprefix("fedavg_"), criterion=criterion)
-    if s.adaptive and s.criterion != "relative":
-        rule = fa.penalties.residual_balancing(s.mu, s.tau)
-        return fa.fedadmm(local, penalty=s.penalty, delta=s.delta, criterion=criterion, penalty_rule=rule)
+    if s.adaptive and (s.criterion != "relative" or s.rule != "balancing" or s.until is not None):
+        parts = dict(criterion=criterion, penalty_rule=rule_of(s), unselected_penalty=s.unselected)
+        return fa.fedadmm(local, penalty=s.penalty, delta=s.delta, **parts)
     options = dict(c=s.c, reference=s.reference, residual=s.residual, sigma_factor=s.sigma_factor, delta=s.delta)
     if s.adaptive:
         return fa.fedadmm_insa(local, penalty=s.penalty, mu=s.mu, tau=s.tau, unselected_penalty=s.unselected, **options)
@@ -156,6 +170,10 @@ def test_the_cases_exercise_what_they_name():
     result, _ = compare("insa_current", 4, lanes=3)
     growth = np.asarray(result.state.penalties) / PENALTY
     assert (growth > 1).any() and (growth < 1).any(), "penalties did not move both ways"
+    for case in ("relative", "relative_until_sent", "spectral", "spectral_inexact_sent", "spectral_until"):
+        solves = compare(case, 4, lanes=3)[0].solves
+        growth = solves.new_penalty / solves.penalty
+        assert (growth > 1).any() and (growth < 1).any() and (growth == 1).any(), case
     result, _ = compare("in_verified", 4, lanes=3)
     epochs_run_to_measure = np.asarray(result.solves.criterion_samples) // np.array(SIZES)[COHORTS]
     assert (epochs_run_to_measure > 1).any(), "nothing was verified"

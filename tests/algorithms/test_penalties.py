@@ -11,6 +11,7 @@ import pytest
 from federations import least_squares
 
 import fedjax_admm as fa
+from fedjax_admm.algorithms.penalties import Evidence
 from fedjax_admm.storage import checkpoints
 
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=2)
@@ -138,9 +139,37 @@ def test_a_rule_is_not_asked_about_solves_that_failed():
         ({"bounds": (0, 1)}, "bounds must be above 0, got 0"),
         ({"bounds": (2, 1)}, r"bounds must be \(lowest, highest\) with the lowest below .*got \(2, 1\)"),
         ({"bounds": (1e-3, np.inf)}, "bounds must be finite"),
-        ({"judge_idle": "no"}, "judge_idle must be True or False, got 'no'"),
+        ({"until": 0}, "until must be at least 1, got 0"),
+        ({"until": 2.5}, "until must be a whole number, or one per client, got 2.5"),
     ],
 )
 def test_what_is_no_rule(options, message):
+    for make in (fa.penalties.residual_balancing, fa.penalties.relative_balancing, fa.penalties.spectral):
+        with pytest.raises(ValueError, match=message):
+            make(**options)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (fa.penalties.residual_balancing, {"judge_idle": "no"}, "judge_idle must be True or False, got 'no'"),
+        (fa.penalties.relative_balancing, {"judge_idle": 1}, "judge_idle must be True or False, got 1"),
+        (fa.penalties.relative_balancing, {"mu": 1}, "mu must be above 1, got 1"),
+        (fa.penalties.spectral, {"correlation": 1}, "correlation must be below 1, got 1"),
+        (fa.penalties.spectral, {"slack": 0}, "slack must be above 0, got 0"),
+    ],
+)
+def test_what_is_not_this_rule(make, options, message):
     with pytest.raises(ValueError, match=message):
-        fa.penalties.residual_balancing(**options)
+        make(**options)
+
+
+@pytest.mark.parametrize(("eps", "measured"), [(1e-12, True), (1e-14, False)])
+def test_spectral_penalties_stay_where_differences_are_rounding(eps, measured):
+    """Otherwise they run off to quotients of rounding errors once a run has converged."""
+    rule, u, lam = fa.penalties.spectral(), jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0])
+    memory = {"params": u, "duals": lam, "solves": jnp.int32(4)}
+    after = (u + eps * 2, lam + eps * 14)
+    seen = Evidence(*map(jnp.asarray, (eps, eps, True, 1)), after[0], u, after[1], lam, u, round=jnp.int32(9))
+    new, _ = rule(jnp.float64(1.0), seen, memory)
+    np.testing.assert_allclose(new, 7 if measured else 1, rtol=1e-2)

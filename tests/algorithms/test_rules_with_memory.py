@@ -85,3 +85,34 @@ def test_who_changes_penalties_outside_of_the_rule_gets_right_sums(mode):
     np.testing.assert_allclose(state.server.weight.value, exact(weights, counted), rtol=1e-9)
     turns = np.bincount(result.cohorts.ravel(), minlength=len(SIZES))
     np.testing.assert_allclose(state.penalties, 0.5 / 2.0**turns)
+
+
+RULES = {
+    "balancing until": fa.penalties.residual_balancing(mu=1.2, until=np.array([1, 2, 3, 1, 2, 3])),
+    "relative": fa.penalties.relative_balancing(mu=1.2),
+    "spectral": fa.penalties.spectral(until=4),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_packages_rules_are_the_same_wherever_rows_live_and_after_a_resume(name, tmp_path):
+    problem, *_ = least_squares(SIZES)
+    algorithm = fa.fedadmm(LOCAL, 0.5, penalty_rule=RULES[name])
+    options = dict(rounds=8, participation=3, progress=False)
+    whole = fa.simulate(problem, algorithm, **options)
+    assert len(np.unique(whole.solves.new_penalty)) > 2
+
+    def crash(record):
+        if record["round"] == 5:
+            raise RuntimeError("crash")
+
+    for population in ("host", "disk"):
+        execution = fa.Execution(population=population)
+        other = fa.simulate(problem, algorithm, execution=execution, **options)
+        np.testing.assert_array_equal(other.solves.new_penalty, whole.solves.new_penalty)
+    options |= dict(run_dir=tmp_path / "run", evaluate_every=2, checkpoint_seconds=0)
+    with pytest.raises(RuntimeError, match="crash"):
+        fa.simulate(problem, algorithm, on_round=crash, **options)
+    again = fa.simulate(problem, algorithm, **options)
+    np.testing.assert_array_equal(again.solves.new_penalty, whole.solves.new_penalty)
+    np.testing.assert_array_equal(again.params, whole.params)

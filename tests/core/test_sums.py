@@ -24,10 +24,10 @@ BLOCK = 250  # rounds between two looks
 pytestmark = pytest.mark.filterwarnings("ignore:.*penalties are at their bound")
 
 
-def shrinking(tolerance=0.5, mode="current", penalty=1):
+def shrinking(tolerance=0.5, mode="current", penalty=1, **memory):
     """Most solves do no epoch, after which (3.15) halves the penalty."""
     criterion = fa.criteria.constant_tolerance(tolerance)
-    return fa.fedadmm_insa(LOCAL, penalty=penalty, criterion=criterion, unselected_penalty=mode)
+    return fa.fedadmm_insa(LOCAL, penalty=penalty, criterion=criterion, unselected_penalty=mode, **memory)
 
 
 def federation(dtype, heterogeneity=0.3):
@@ -48,14 +48,15 @@ def go_on(sim, state, rounds=BLOCK):
     return state, int(np.sum(infos.renewed))
 
 
-def worst_error(problem, state, dtype):
-    """Of the sums, in units of eps times what is summed of sizes: in rational numbers, so without rounding.
+def worst_error(problem, state, dtype, share=None):
+    """Of the sums, in which each client has this share [clients], by default 1, in units of eps times what is summed of sizes: in rational numbers, so without rounding.
 
     Returns:
         The error, and the sum of the clients' penalties by their weights.
     """
     exactly = np.vectorize(Fraction, otypes=[object])
     alpha = exactly(np.asarray(problem.data.weights).astype(dtype).astype(float))
+    alpha = alpha if share is None else alpha * share
     clients = {name: exactly(np.asarray(value).astype(float)) for name, value in state.clients.items()}
     u, duals, counted = clients["client_params"], clients["duals"], clients["sent_penalties"]
     weight, total = alpha @ counted, alpha @ (counted[:, None] * u - duals)
@@ -90,6 +91,45 @@ def test_the_sums_are_exact_though_penalties_shrink(mode, tolerance, dtype):
         assert np.min(state.penalties) > 0
         lowest, renewals = min(lowest, weight), renewals + new
     assert lowest < 1e-3 and 10 < renewals < 500
+
+
+def shares(state, forgetting):
+    """What still counts of each client's last message, in rational numbers."""
+    ages = int(state.round) - 1 - np.asarray(state.message_rounds)
+    heard = np.asarray(state.message_rounds) >= 0
+    return np.array(
+        [Fraction(float(forgetting)) ** int(age) * int(known) for age, known in zip(ages, heard, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("forgetting", [1.0, 0.999, 0.9, 0.3])
+@pytest.mark.parametrize("mode", ["current", "sent"])
+def test_the_sums_are_exact_though_messages_fade(mode, forgetting):
+    """Over 2,000 rounds, after which a factor per round that were kept as a power would have left all range."""
+    problem = federation(np.float32)
+    algorithm = shrinking(2.0, mode, heard="only", forgetting=forgetting)
+    sim = simulation(problem, algorithm, np.float32)
+    state, lowest, renewals = sim.init(), 1.0, 0
+    for _ in range(0, 2000, BLOCK):
+        state, new = go_on(sim, state)
+        error, weight = worst_error(problem, state, np.float32, shares(state, np.float32(forgetting)))
+        assert error < LIMIT
+        lowest, renewals = min(lowest, weight), renewals + new
+    assert lowest < 0.1 and renewals > 2
+
+
+def test_faded_sums_are_formed_anew_where_they_are():
+    """On the device and in host memory alike, with clients of whom nothing was heard."""
+    problem, forgetting, results = federation(np.float32), np.float32(0.95), []
+    cohorts = np.int32([[k % 6, (k + 1) % 6] for k in range(300)])  # two are never selected
+    for population in ("device", "host"):
+        algorithm = shrinking(heard="only", forgetting=forgetting)
+        sim = simulation(problem, algorithm, np.float32, population=population)
+        state, infos, _ = sim.run_rounds(sim.init(), cohorts, 300)
+        assert np.any(infos.renewed)
+        assert worst_error(problem, state, np.float32, shares(state, forgetting))[0] < LIMIT
+        results.append((state.params, state.server, dict(state.clients)))
+    jax.tree.map(np.testing.assert_array_equal, *results)
 
 
 def test_the_same_bits_in_whatever_pieces_the_rounds_are_done():
@@ -157,6 +197,10 @@ def test_rows_that_are_split_over_devices():
             state, renewals = go_on(sim, sim.init(), 200)
             assert renewals > 1 and not state.duals.sharding.is_fully_replicated
             assert_exact(problem, state, np.float32)
+            sim = simulation(problem, shrinking(heard="only", forgetting=0.95), np.float32, mesh=mesh)
+            state, renewals = go_on(sim, sim.init(), 200)
+            assert renewals > 0
+            assert worst_error(problem, state, np.float32, shares(state, np.float32(0.95)))[0] < LIMIT
     """)
 
 
