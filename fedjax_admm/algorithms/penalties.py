@@ -82,8 +82,20 @@ class Constant:
         return penalty
 
 
+class _Bounded:
+    """A rule with a lowest and a highest penalty."""
+
+    lowest: Any
+    highest: Any
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """Between what its penalties stay."""
+        return self.lowest, self.highest
+
+
 @record
-class ResidualBalancing:
+class ResidualBalancing(_Bounded):
     """Keep the consensus gap and beta * movement within a factor mu of each other (3.15)."""
 
     mu: Any
@@ -93,18 +105,13 @@ class ResidualBalancing:
     judge_idle: bool = static(default=True)
     until: Any = None
 
-    @property
-    def bounds(self) -> tuple[Any, Any]:
-        """Between what its penalties stay."""
-        return self.lowest, self.highest
-
     def __call__(self, penalty: Array, consensus_gap: Array, movement: Array) -> Array:
         # The paper's d is the consensus gap, and its p beta * movement.
         return _balance(penalty, consensus_gap, penalty * movement, self.mu, self.tau)
 
 
 @record
-class RelativeBalancing:
+class RelativeBalancing(_Bounded):
     """The same for gap and beta * movement as shares of the vectors that they are differences of."""
 
     mu: Any
@@ -113,11 +120,6 @@ class RelativeBalancing:
     highest: Any = BOUNDS[1]
     judge_idle: bool = static(default=False)
     until: Any = None
-
-    @property
-    def bounds(self) -> tuple[Any, Any]:
-        """Between what its penalties stay."""
-        return self.lowest, self.highest
 
     def start(self, params: Params) -> dict[str, Any]:
         """Nothing is remembered: it is the vectors that the rule asks for."""
@@ -131,7 +133,7 @@ class RelativeBalancing:
 
 
 @record
-class Spectral:
+class Spectral(_Bounded):
     """The curvature of a client's loss between its last two solves, where it can be trusted.
 
     It remembers the last judged solve's `params` u and `duals` lambda, and how many `solves` it judged.
@@ -144,11 +146,6 @@ class Spectral:
     until: Any = None
 
     judge_idle = False
-
-    @property
-    def bounds(self) -> tuple[Any, Any]:
-        """Between what its penalties stay."""
-        return self.lowest, self.highest
 
     def start(self, params: Params) -> dict[str, Any]:
         """The first solve is compared with nothing: lambda^0 = 0 is no gradient."""

@@ -90,10 +90,10 @@ def block_ids(like: dict[str, Any]) -> list[np.ndarray]:
 def _nothing(after: ServerState) -> ServerState:
     """The sums over nobody, with no parameters; whole numbers, which are no sums, stay."""
 
-    def emptied(leaf: Array) -> Array:
+    def empty(leaf: Array) -> Array:
         return jnp.zeros_like(leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
 
-    return ServerState(None, *jax.tree.map(emptied, (after.server, after.penalty_mean)))
+    return ServerState(None, *jax.tree.map(empty, (after.server, after.penalty_mean)))
 
 
 def _renewed(setup: Setup, after: ServerState, rows: dict[str, Any], *, split: bool) -> ServerState:

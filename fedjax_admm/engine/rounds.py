@@ -426,7 +426,10 @@ def gather_ledger(ledger: Ledger, number: int) -> tuple[Ledger, Array]:
 
 def _split_by_kind(tree: Any) -> tuple[Any, Any]:
     """The tree's whole numbers, and its others; None in the places of the rest."""
-    is_whole = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.integer)  # noqa: E731
+
+    def is_whole(leaf: Array) -> bool:
+        return jnp.issubdtype(leaf.dtype, jnp.integer)
+
     whole = jax.tree.map(lambda leaf: leaf if is_whole(leaf) else None, tree)
     return whole, jax.tree.map(lambda leaf: None if is_whole(leaf) else leaf, tree)
 

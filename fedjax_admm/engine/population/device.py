@@ -202,9 +202,8 @@ def _one_round(
     before = ServerState(state.params, state.server, state.penalty_mean)
     sent = broadcast(setup, state.params, state.server, state.round)
     last_epochs = state.last_epochs[ids]
-    order = jnp.argsort(
-        -expected_work(setup.problem.data.sizes[ids], last_epochs)
-    )  # longest first: the last to end are short
+    # Longest first: the last to end are short.
+    order = jnp.argsort(-expected_work(setup.problem.data.sizes[ids], last_epochs))
     store = Store(state.clients, empty_ledger(setup, state.params, ids.shape[0]))
     work = partial(work_off, setup, layout, state.params, sent, state.round)
     if placement is None:
