@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,8 +16,9 @@ from jax import Array
 
 from ..core import checks
 from ..core.notebook import html
-from ..core.record import record
-from .fields import as_arrays, check_finite, count_rows, of_one_kind
+from ..core.record import note, record
+from .directory import Federation, read_federation, write_federation
+from .fields import as_arrays, check_finite, count_rows, one_by_one
 
 
 @record
@@ -34,6 +39,8 @@ class FederatedData:
     offsets: Array  # [clients] int32
     sizes: Array  # [clients] int32
     weights: Array  # [clients] alpha_i, summing to 1
+    names: Any = note(default=None)  # [clients] the keys of `partition.by_key`, or None
+    directory: Federation | None = note(default=None)  # where the rows are, of a federation on disk
 
     @classmethod
     def from_arrays(
@@ -45,7 +52,7 @@ class FederatedData:
 
         Args:
             fields: A pytree of arrays [rows, ...].
-            parts: The rows of each client.
+            parts: The rows of each client; names that `partition.by_key` gave them are kept.
             weights: alpha_i, positive, scaled to sum to 1; by default N_i / N.
             allow_overlap: Let clients share rows. Rows in no client's part are left out.
         """
@@ -55,6 +62,7 @@ class FederatedData:
             raise ValueError("fields has no rows: give at least one")
         if not np.iterable(parts) or isinstance(parts, str):
             raise ValueError(f"parts must be a list of row numbers for each client, got {parts!r}")
+        names = getattr(parts, "names", None)
         parts = [_rows_of_client(i, part, num_rows) for i, part in enumerate(parts)]
         if not parts:
             raise ValueError("parts is empty: give the rows of at least one client")
@@ -71,25 +79,108 @@ class FederatedData:
         if overlap is None:
             in_order = len(index) == num_rows and np.array_equal(index, np.arange(num_rows))
             host = host if in_order else jax.tree.map(lambda leaf: leaf[index], host)
-        return cls._on_device(host, None if overlap is None else index, sizes, weights)
+        return cls._on_device(host, None if overlap is None else index, sizes, weights, names)
 
     @classmethod
-    def from_clients(cls, clients: Sequence[Any], *, weights: Any = None) -> FederatedData:
+    def from_clients(cls, clients: Iterable[Any], *, weights: Any = None, min_size: int = 1) -> FederatedData:
         """Puts the arrays of clients together.
 
+        A generator's clients are never all in memory: each is written to a temporary directory as it comes, which lasts
+        as long as the data does, and is memory-mapped. `save` keeps them.
+
         Args:
-            clients: For each client a pytree of its own arrays [rows, ...], alike but for the number of rows.
-            weights: As in `from_arrays`.
+            clients: For each client a pytree of its own arrays [rows, ...], alike but for the number of rows; a list,
+                or a generator.
+            weights: As in `from_arrays`, of the clients that are kept.
+            min_size: Clients with fewer rows are left out.
 
         >>> data = FederatedData.from_clients([{"x": np.ones((2, 3))}, {"x": np.ones((5, 3))}])
         >>> data.sizes.tolist(), data.fields["x"].shape
         ([2, 5], (7, 3))
         """
-        hosts, sizes = of_one_kind(clients)
+        min_size = checks.integer("min_size", min_size, at_least=1)
+        large = (host for host in one_by_one(clients) if len(jax.tree.leaves(host)[0]) >= min_size)
+        if isinstance(clients, Iterator):
+            return cls._in_temporary_directory(_some(large, min_size), weights)
+        hosts = list(_some(large, min_size))
+        sizes = np.array([len(jax.tree.leaves(host)[0]) for host in hosts])
         return cls._on_device(jax.tree.map(lambda *leaves: np.concatenate(leaves), *hosts), None, sizes, weights)
 
     @classmethod
-    def _on_device(cls, fields: Any, index: np.ndarray | None, sizes: np.ndarray, weights: Any) -> FederatedData:
+    def _in_temporary_directory(cls, clients: Iterable[Any], weights: Any) -> FederatedData:
+        folder = Path(tempfile.mkdtemp())
+        try:
+            data = cls.open(write_federation(folder / "federation", clients))
+            scaled = jnp.asarray(_weights(weights, np.asarray(data.sizes)))
+            data = cls(data.fields, data.index, data.offsets, data.sizes, scaled, data.names, data.directory)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        weakref.finalize(jax.tree.leaves(data.fields)[0], shutil.rmtree, folder, ignore_errors=True)
+        return data
+
+    def save(self, path: Any) -> Path:
+        """Writes the federation as plain `.npy` files in client order, with an index and checksums.
+
+        Args:
+            path: The directory, new or empty. It is there when it is complete, and else not.
+
+        Returns:
+            The directory, which `FederatedData.open` maps.
+
+        >>> data = FederatedData.from_arrays({"x": np.arange(5.0)}, [[3, 0], [1, 2, 4]])
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     FederatedData.open(data.save(f"{place}/five")).client(1)["x"].tolist()
+        [1.0, 2.0, 4.0]
+        """
+        index = None if self.index is None else np.asarray(self.index)
+        offsets, sizes = np.asarray(self.offsets, np.int64), np.asarray(self.sizes, np.int64)
+        host = jax.tree.map(np.asarray, self.fields)
+
+        def rows(i: int) -> Any:
+            mine = slice(offsets[i], offsets[i] + sizes[i])
+            return jax.tree.map(lambda leaf: leaf[mine if index is None else index[mine]], host)
+
+        clients = (rows(i) for i in range(self.num_clients))
+        return write_federation(path, clients, weights=np.asarray(self.weights), names=self.names)
+
+    @classmethod
+    def open(cls, path: Any) -> FederatedData:
+        """Maps a federation that `save` wrote: its rows are read when they are needed.
+
+        Nothing in the directory is executed. A federation of at most 64 MiB is compared with its checksums at once, and
+        `data.directory.check()` compares any.
+
+        Args:
+            path: The directory.
+
+        Raises:
+            ValueError: There is none, or a file of it is damaged.
+        """
+        kept = read_federation(path)
+        small = int(kept.sizes.sum()) <= np.iinfo(np.int32).max
+        offsets = np.cumsum(kept.sizes) - kept.sizes
+        return cls(
+            fields=kept.fields,
+            index=None,
+            offsets=jnp.asarray(offsets, jnp.int32) if small else offsets,  # pyright: ignore[reportArgumentType]
+            sizes=jnp.asarray(kept.sizes, jnp.int32),
+            weights=jnp.asarray(kept.weights),
+            names=kept.names,
+            directory=kept,
+        )
+
+    def on_device(self) -> FederatedData:
+        """The same with all rows on the device; itself if they are there."""
+        if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(self.fields)):
+            return self
+        fields = jax.tree.map(jnp.asarray, self.fields)
+        return type(self)(fields, self.index, self.offsets, self.sizes, self.weights, self.names, self.directory)
+
+    @classmethod
+    def _on_device(
+        cls, fields: Any, index: np.ndarray | None, sizes: np.ndarray, weights: Any, names: Any = None
+    ) -> FederatedData:
         """From rows in client order, or an index of the rows in that order."""
         return cls(
             fields=jax.tree.map(jnp.asarray, fields),
@@ -97,6 +188,7 @@ class FederatedData:
             offsets=jnp.asarray(np.cumsum(sizes) - sizes, jnp.int32),
             sizes=jnp.asarray(sizes, jnp.int32),
             weights=jnp.asarray(_weights(weights, sizes)),
+            names=names,
         )
 
     @property
@@ -125,6 +217,8 @@ class FederatedData:
         if not 0 <= i < self.num_clients:
             raise IndexError(f"client {i} of {self.num_clients}")
         start, size = int(self.offsets[i]), int(self.sizes[i])
+        if self.directory is not None:
+            return jax.tree.map(lambda leaf: np.array(leaf[start : start + size]), self.directory.fields)
         return self.take(jnp.arange(start, start + size))
 
     def __repr__(self) -> str:
@@ -137,6 +231,16 @@ class FederatedData:
 
     def _repr_html_(self) -> str:
         return html(self)
+
+
+def _some(clients: Iterator[Any], min_size: int) -> Iterator[Any]:
+    """The clients, of which there must be one."""
+    number = 0
+    for client in clients:
+        number += 1
+        yield client
+    if number == 0:
+        raise ValueError(f"min_size={min_size} leaves no client: lower it")
 
 
 def _rows_of_client(i: int, part: Any, num_rows: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -54,23 +54,29 @@ def check_rows(fields: Any, name: str) -> None:
     check_finite(host, name)
 
 
-def of_one_kind(clients: Any) -> tuple[list[Any], np.ndarray]:
-    """Each client's fields as arrays, alike in all but their rows, and the number of these."""
-    if not isinstance(clients, (Sequence, np.ndarray, jax.Array)) or isinstance(clients, str) or not len(clients):
+def one_by_one(clients: Any) -> Iterator[Any]:
+    """Each client's fields as arrays, alike in all but their rows; of a generator one at a time."""
+    listed = isinstance(clients, (Sequence, np.ndarray, jax.Array)) and not isinstance(clients, str) and len(clients)
+    if not listed and not isinstance(clients, Iterator):
         kind = "none" if isinstance(clients, Sequence) else f"a {type(clients).__name__}"
         raise ValueError(f"clients must be a list with a pytree of arrays for each client, got {kind}")
-    hosts, sizes = [], []
+    return _checked_clients(clients)
+
+
+def _checked_clients(clients: Any) -> Iterator[Any]:
+    first, i = None, -1
     for i, client in enumerate(clients):
         name = f"clients[{i}]"
         host = as_arrays(client, name)
-        sizes.append(count_rows(host, name))
-        if sizes[-1] == 0:
+        if count_rows(host, name) == 0:
             raise ValueError(f"{name} has no rows: give client {i} at least one, or leave the client out")
-        if hosts:
-            _check_alike(host, hosts[0], i)
+        if first is None:
+            first = jax.tree.map(lambda leaf: np.empty((0, *leaf.shape[1:]), leaf.dtype), host)
+        _check_alike(host, first, i)
         check_finite(host, name)
-        hosts.append(host)
-    return hosts, np.array(sizes)
+        yield host
+    if i < 0:
+        raise ValueError("clients must be a list with a pytree of arrays for each client, got none")
 
 
 def field_names(fields: Any) -> str:

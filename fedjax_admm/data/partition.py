@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..core import checks
+from .natural import Parts, by_key, holdout
+
+__all__ = ["Parts", "by_key", "dirichlet", "holdout", "iid", "shards"]
 
 
 def iid(num_examples: int, num_clients: int, seed: int = 0) -> list[np.ndarray]:

@@ -74,6 +74,15 @@ class Problem:
         object.__setattr__(noted, "recipe", recipe)
         return noted
 
+    def on_device(self) -> Problem:
+        """The same problem with the clients' rows on the device; itself if they are there."""
+        data = self.data.on_device()
+        if data is self.data:
+            return self
+        placed = copy.copy(self)
+        object.__setattr__(placed, "data", data)
+        return placed
+
     @property
     def params_shape(self) -> Any:
         """The parameters' shapes and dtypes."""

@@ -79,6 +79,7 @@ class Simulation:
         if execution is not None and not isinstance(execution, Execution):
             raise ValueError(f"execution must be a fedjax_admm.Execution, got {execution!r}")
         check_conditions(faults, client_time)
+        problem = problem.on_device()
         self.problem, self.algorithm = problem, algorithm
         self.seed = checks.integer("seed", seed, at_least=0)
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)

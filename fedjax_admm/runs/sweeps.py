@@ -90,12 +90,14 @@ def simulate_many(
     rounds = checks.integer("rounds", rounds, at_least=1)
     every = checks.integer("evaluate_every", evaluate_every, at_least=1)
     shared = dict(participation=participation, initial_params=initial_params, execution=execution)
+    if isinstance(problem, Problem):
+        problem = problem.on_device()  # once for all runs
     sims = [Simulation(problem, algorithm, seed=seed, **shared) for algorithm, seed in _checked(runs)]
     sims[0].cohorts.check_rounds(rounds)
     sweep = _Sweep(sims)
     cohorts = np.stack([np.stack([sim.cohorts[k] for k in range(rounds)]) for sim in sims])  # [runs, rounds, cohort]
     states, logs = sweep.init(), [_Log(sim) for sim in sims]
-    _evaluate(problem, states, logs)
+    _evaluate(sims[0].problem, states, logs)
     collected, done = CollectedSolves(axis=1), 0
 
     def results() -> list[Result | DivergenceError]:
@@ -114,7 +116,7 @@ def simulate_many(
             collected.add(infos.solves)
             done += count
             if done % every == 0 or done == rounds:
-                _evaluate(problem, states, logs)
+                _evaluate(sims[0].problem, states, logs)
             shown.update(count, f"{len(logs)} runs, first {logs[0].log.summary()}")
             if interrupts.requested:
                 raise Interrupted(done, None, results())
