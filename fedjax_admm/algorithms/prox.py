@@ -120,7 +120,14 @@ def nonnegative() -> Box:
 
 
 def checked(prox: Any) -> Any:
-    """A proximal map that was given: None, a record of this module or the user's, or a function, made a record."""
+    """A proximal map as a method's argument.
+
+    Args:
+        prox: None, a record of this module or of the user's, or a function.
+
+    Returns:
+        None or a record.
+    """
     if prox is None:
         return None
     makers = "fa.prox.l1(weight), fa.prox.box(low, high) or a function (params, step) -> params"
