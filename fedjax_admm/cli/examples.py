@@ -83,7 +83,7 @@ _TIME = Flags([ClientTime], "Client time", own_defaults=False)
 _METHOD = Flags(
     [getattr(algorithms, name) for name in reversed(algorithms.__all__)],
     "Algorithm (default: the paper's)",
-    renamed=dict.fromkeys(("local", "penalty", "criterion", "penalty_rule", "server")),
+    renamed=dict.fromkeys(("local", "penalty", "criterion", "penalty_rule", "server", "server_prox")),
     own_defaults=False,
 )
 
