@@ -166,20 +166,20 @@ def _check_streams(apply: _NnxApply, params: _Hashable, x: _Hashable) -> None:
 
 
 def _zeros(shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+    if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
         return jax.numpy.broadcast_to(jax.random.key(0), shape)
     return jax.numpy.zeros(shape, dtype)
 
 
 def _submodule(module: nnx.Module, path: tuple[Any, ...]) -> str:
     """Where in the module a variable is, and the type of what has it."""
-    node: Any = module
-    owner, place = module, 0
-    for depth, key in enumerate(path[:-1], start=1):
-        node = getattr(node, key) if isinstance(key, str) and hasattr(node, key) else node[key]
-        if isinstance(node, nnx.Module) and not isinstance(node, nnx.Rngs | nnx.RngStream):
-            owner, place = node, depth
-    return f"{_dotted(path[:place])} ({type(owner).__name__})"
+    nodes: list[Any] = [module]
+    for key in path[:-1]:
+        node = nodes[-1]
+        nodes.append(getattr(node, key) if isinstance(key, str) and hasattr(node, key) else node[key])
+    modules = [isinstance(node, nnx.Module) and not isinstance(node, nnx.Rngs | nnx.RngStream) for node in nodes]
+    place = max(depth for depth, is_module in enumerate(modules) if is_module)
+    return f"{_dotted(path[:place])} ({type(nodes[place]).__name__})"
 
 
 def _dotted(path: Sequence[Any]) -> str:
