@@ -28,7 +28,7 @@ from results import arguments_of, draw, every_run, make, numbers, one_line_error
 
 import fedjax_admm as fa
 from fedjax_admm.algorithms import named_criteria
-from fedjax_admm.cli.commands import EXAMPLES, read_target
+from fedjax_admm.cli.examples import EXAMPLES, read_target
 from fedjax_admm.core import checks
 from fedjax_admm.problems.evaluation import evaluated_columns
 

@@ -9,6 +9,7 @@ from . import problems as problems
 from ._version import __version__ as __version__
 from .algorithms import criteria as criteria
 from .algorithms import penalties as penalties
+from .algorithms import prox as prox
 from .algorithms.admm import fedadmm as fedadmm
 from .algorithms.admm import fedadmm_in as fedadmm_in
 from .algorithms.admm import fedadmm_insa as fedadmm_insa

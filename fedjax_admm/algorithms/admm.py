@@ -4,6 +4,11 @@ Song, Wang and Zuazua, "FedADMM-InSa: An Inexact and Self-Adaptive ADMM for Fede
 to 3. They differ in the criterion that ends a local solve, in the rule by which a client's penalty changes, and
 in the server's memory delta. What the server remembers of its clients (`heard`, `forgetting`) is not the paper's, whose
 server counts all of them alike: it is for populations of which a round sees a small share.
+
+Other authors' methods are this one with another part:
+Gong, Li and Freris, "FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity", ICDE
+2022: `server_step`. Wang, Marella and Anderson, "FedADMM: A Federated Primal-Dual Algorithm Allowing Partial
+Participation", CDC 2022: `server_prox`. Wang et al., "Beyond ADMM", AAAI 2023: `dual_step`.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from ..core.record import record, static
 from ..core.sums import PositiveSum, RunningSum
 from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
-from . import criteria, penalties
+from . import criteria, penalties, prox
 from .base import broadcast_params
 from .criteria import Criterion
 from .local_solver import LocalSolver
@@ -58,6 +63,10 @@ class FedADMM:
     unselected_penalty: str = static()
     heard: str = static(default="all")
     forgetting: Any = None  # None is 1: nothing fades
+    server_step: Any = None  # None: the server averages over all clients
+    server_prox: Any = None  # None: the problem has no term of the server's
+    dual_step: Any = 1.0
+    solve_start: str = static(default="server")
 
     broadcast = broadcast_params
 
@@ -72,6 +81,8 @@ class FedADMM:
         beta = trees.per_client(self.penalty, clients.ids).astype(trees.scalar_dtype(params))
         weight = jnp.sum(clients.weights * beta)
         # u_i^0 = z^0 and lambda_i^0 = 0, so the sum is weight * z^0.
+        if self.server_step is not None:  # it keeps no sums
+            return Server(RunningSum.of({}), PositiveSum.of(weight))
         weight = weight if self.heard == "all" else jnp.zeros_like(weight)
         total = jax.tree.map(lambda leaf: (weight * leaf.astype(weight.dtype)).astype(leaf.dtype), params)
         last = None if self.forgetting is None else jnp.int32(-1)
@@ -90,11 +101,13 @@ class FedADMM:
         return row | ({} if self._counts_alike else {"message_rounds": jnp.int32(-1)})
 
     def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
-        return Subproblem(linear=row["duals"], penalty=row["penalties"], previous=row["client_params"])
+        previous = row["client_params"]
+        start = None if self.solve_start == "server" else previous
+        return Subproblem(linear=row["duals"], penalty=row["penalties"], start=start, previous=previous)
 
     def reply(self, sent: Any, row: Rows, solution: Solution, client: Client, round: Round) -> tuple[Any, Rows]:
         z, u, beta, counted = sent, solution.params, row["penalties"], row["sent_penalties"]
-        duals = optax.tree.sub(row["duals"], trees.scale(beta, optax.tree.sub(u, z)))  # (3.10b)
+        duals = optax.tree.sub(row["duals"], trees.scale(self.dual_step * beta, optax.tree.sub(u, z)))  # (3.10b)
         seen = Evidence.of(solution, row["client_params"], row["duals"], duals, z, round)
         new_beta, memory = penalties.adapt(self.penalty_rule, beta, seen, row.get("rule", {}))  # (3.15)
 
@@ -103,7 +116,7 @@ class FedADMM:
         # on.
         current = self.unselected_penalty == "current"
         sent_beta = counted if current else beta
-        held, held_duals = counted, row["duals"]
+        held, held_duals = counted if self.server_step is None else beta, row["duals"]
         if not self._counts_alike:
             share = self._share(row, round.number)
             held, held_duals = share * counted, trees.scale(share, row["duals"])
@@ -115,7 +128,7 @@ class FedADMM:
             message |= {"weight": growth, "after": trees.scale(growth, u)}
             message |= {} if self._counts_alike else {"before": counted - held}
         else:
-            message["weight"] = sent_beta - held
+            message["weight"] = sent_beta - held if self.server_step is None else beta
         kept = {
             "client_params": u,
             "duals": duals,
@@ -126,6 +139,8 @@ class FedADMM:
         return message, kept | ({} if self._counts_alike else {"message_rounds": round.number})
 
     def aggregate(self, params: Params, server: Server, received: Received, round: Round) -> tuple[Params, Server]:
+        if self.server_step is not None:
+            return self._step(params, received.total), server
         total, weight, last = server.total, server.weight, None
         if self.forgetting is not None:  # since the last round that had messages, which need not be the last
             factor = self._fade(round.number - server.last, weight.value.dtype)
@@ -141,9 +156,17 @@ class FedADMM:
         return new_params, Server(total, new_weight, last)
 
     def _average(self, z: Any, total: Any, weight: Array) -> Any:
-        """(3.1): z_hat = total / weight, then the memory z+ = (z_hat + delta z) / (1 + delta)."""
+        """(3.1): z_hat = total / weight, then the memory z+ = (z_hat + delta z) / (1 + delta), then the prox."""
         delta = self.delta
-        return jax.tree.map(lambda t, z: ((t / weight + delta * z) / (1 + delta)).astype(z.dtype), total, z)
+        mixed = jax.tree.map(lambda t, z: (t / weight + delta * z) / (1 + delta), total, z)
+        if self.server_prox is not None:
+            mixed = self.server_prox(mixed, 1 / ((1 + delta) * weight))
+        return optax.tree.cast_like(mixed, z)
+
+    def _step(self, z: Any, total: Any) -> Any:
+        """Gong et al.: a step along the mean change of what the selected clients have sent, (u - lambda / beta)."""
+        length = self.server_step / total["weight"]
+        return jax.tree.map(lambda z, change: z + (length * change).astype(z.dtype), z, total["change"])
 
     @property
     def _counts_alike(self) -> bool:
@@ -166,6 +189,8 @@ class FedADMM:
 
     def count(self, server: Server, row: Rows, client: Client) -> Server:
         """The sums with what the server holds of one more client: counted u - lambda, and counted, or its share."""
+        if self.server_step is not None:
+            return server
         alpha = client.weight if self._counts_alike else client.weight * self._share(row, server.last)
         weight = alpha * row["sent_penalties"]
         total = server.total.add(trees.scale(weight, row["client_params"]))
@@ -183,6 +208,10 @@ def fedadmm(
     unselected_penalty: str | None = None,
     heard: str = "all",
     forgetting: float = 1.0,
+    server_step: float | None = None,
+    server_prox: Any = None,
+    dual_step: Any = 1.0,
+    start: str = "server",
 ) -> FedADMM:
     """FedADMM (Algorithm 1), and by its arguments every mixture of the paper's parts.
 
@@ -208,13 +237,23 @@ def fedadmm(
         forgetting: The factor, above 0 and at most 1, by which a client's message counts less with every round since.
             1 forgets nothing. Below 1 the first rounds are faster, but z does not settle: it keeps the noise of which
             clients were selected. Where either is not the paper's, "current" penalties need 2 n + 2 floats up.
+        server_step: eta above 0 of Gong et al., whose server keeps no sums but steps along the selected clients' mean
+            change: z^{k+1} = z^k + eta sum alpha_i beta_i Delta_i / sum alpha_i beta_i, where Delta_i is the change of
+            u_i - lambda_i / beta_i. With equal weights and penalties, eta = |S| / m is the average over all m clients,
+            which is what None computes. A larger one is faster at first and does not converge.
+        server_prox: The proximal map of a term g that the problem has besides the clients' losses (Wang, Marella and
+            Anderson): `fa.prox.l1(weight)`, `l2`, `box`, `nonnegative` or a function (params, step) -> params. It is
+            applied to z^{k+1} with step 1 / ((1 + delta) sum alpha_i beta_i).
+        dual_step: a, at least 0, a number or one per client [clients]: lambda_i+ = lambda_i - a beta_i (u_i+ - z^k).
+        start: Where a solve begins: at the "server"'s z^k, or at the "client"'s own u_i^k.
 
     >>> fedadmm(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).delta
     0.0
     """
     if unselected_penalty is None:
-        unselected_penalty = "sent" if penalty_rule is None or penalty_rule == penalties.constant() else "current"
-    return FedADMM(
+        constant = penalty_rule is None or penalty_rule == penalties.constant()
+        unselected_penalty = "sent" if constant or server_step is not None else "current"
+    made = FedADMM(
         local=checks.part("local", local, ("step",), "fa.LocalSolver(...)"),
         criterion=criteria.checked(criterion),
         penalty_rule=checks.part("penalty_rule", penalty_rule or penalties.constant(), ("__call__",), "fa.penalties"),
@@ -223,7 +262,29 @@ def fedadmm(
         unselected_penalty=checks.choice("unselected_penalty", unselected_penalty, ("current", "sent")),
         heard=checks.choice("heard", heard, ("all", "only")),
         forgetting=_checked_forgetting(forgetting),
+        server_step=None if server_step is None else checks.number("server_step", server_step, above=0),
+        server_prox=prox.checked(server_prox),
+        dual_step=checks.number("dual_step", dual_step, at_least=0, per_client=True),
+        solve_start=checks.choice("start", start, ("server", "client")),
     )
+    _check_together(made)
+    return made
+
+
+def _check_together(made: FedADMM) -> None:
+    """Parts that leave each other nothing to do are refused."""
+    remembers = not made._counts_alike
+    others = {
+        "delta": not (isinstance(made.delta, float) and made.delta == 0),
+        "heard or forgetting": remembers,
+        "server_prox": made.server_prox is not None,
+        'unselected_penalty="current"': made.unselected_penalty == "current",
+    }
+    for name, given in others.items():
+        if given and made.server_step is not None:
+            raise ValueError(f"server_step is of a server without memory of its clients: leave {name} out")
+    if made.server_prox is not None and remembers:
+        raise ValueError('server_prox weighs its term against all clients: it needs heard="all" and forgetting=1')
 
 
 def _checked_forgetting(forgetting: Any) -> Any:

@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
-from flax import linen, nnx
+from flax import errors, linen, nnx
+from jax.interpreters import partial_eval
 
 from ..core.types import Key, Params
 
@@ -29,9 +30,13 @@ def from_flax(module: Any, sample_input: Any = None) -> Model:
             `init` then returns the parameters that it has, whatever the key.
         sample_input: For linen, a batch (or its `jax.ShapeDtypeStruct`) that tells the shapes.
 
+    Modules that carry a random state which their outputs do not depend on, such as `nnx.RNN` with cells that start at
+    zero, are fine: only what changes the outputs counts.
+
     Raises:
-        ValueError: Where the module has anything but parameters, such as BatchNorm's running statistics or a
-            dropout's random state: a client would have nowhere to keep it.
+        ValueError: Where the module has state besides its parameters, such as BatchNorm's running statistics: a client
+            would have nowhere to keep it. Where the outputs are random, as a dropout's are, `apply` says so for nnx,
+            which tells shapes only then. The message names the submodule.
 
     >>> model = from_flax(linen.Dense(10), jnp.ones((1, 784)))
     >>> model = from_flax(lambda rngs: nnx.Linear(784, 10, rngs=rngs))
@@ -43,15 +48,15 @@ def from_flax(module: Any, sample_input: Any = None) -> Model:
         _check_linen(module, sample)
         return Model(_LinenInit(module, sample), _LinenApply(module))
     if isinstance(module, nnx.Module):
-        graph, params = _split_nnx(module)
-        return Model(_Constant(params), _NnxApply(graph))
+        params, apply = _split_nnx(module)
+        return Model(_Constant(params), apply)
     if not callable(module):
         raise ValueError(
             f"module must be a flax linen or nnx module, or a function of nnx.Rngs that builds one, got {module=}"
         )
     build = cast(Callable[[nnx.Rngs], nnx.Module], module)
-    graph, _ = _split_nnx(nnx.eval_shape(lambda: build(nnx.Rngs(0))))
-    return Model(_NnxInit(build), _NnxApply(graph))
+    _, apply = _split_nnx(nnx.eval_shape(lambda: build(nnx.Rngs(0))))
+    return Model(_NnxInit(build), apply)
 
 
 # Dataclasses instead of closures or bound methods, which are equal only to themselves.
@@ -80,15 +85,27 @@ class _NnxInit:
     build: Callable[[nnx.Rngs], nnx.Module]
 
     def __call__(self, key: Key) -> Params:
-        return _split_nnx(self.build(nnx.Rngs(key)))[1]
+        return _split_nnx(self.build(nnx.Rngs(key)))[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class _NnxApply:
     graph: nnx.GraphDef
+    streams: tuple[tuple[Any, Any, Any], ...]  # the random state: paths, shapes and dtypes of its variables
 
     def __call__(self, params: Params, x: jax.Array) -> jax.Array:
-        return nnx.merge(self.graph, nnx.State(params))(x)
+        if self.streams:
+            shape = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, x))
+            _check_streams(self, *(_Hashable.of(part) for part in shape))
+        return self.run(self.start(), params, x)
+
+    def start(self) -> list[Any]:
+        """Any random state: which one makes no difference."""
+        return [_zeros(shape, dtype) for _, shape, dtype in self.streams]
+
+    def run(self, state: list[Any], params: Params, x: jax.Array) -> jax.Array:
+        others = {path: value for (path, _, _), value in zip(self.streams, state, strict=True)}
+        return nnx.merge(self.graph, nnx.State(params), nnx.from_flat_state(others))(x)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,22 +116,81 @@ class _Constant:
         return jax.tree.map(jax.numpy.array, self.params)  # copies: the caller may donate them
 
 
+class _Hashable(NamedTuple):
+    """A tree of shapes as a key of a cache."""
+
+    leaves: tuple[Any, ...]
+    structure: Any
+
+    @classmethod
+    def of(cls, tree: Any) -> "_Hashable":
+        leaves, structure = jax.tree.flatten(tree)
+        return cls(tuple(leaves), structure)
+
+    @property
+    def tree(self) -> Any:
+        return jax.tree.unflatten(self.structure, self.leaves)
+
+
 def _check_linen(module: linen.Module, sample: jax.ShapeDtypeStruct) -> None:
     variables = jax.eval_shape(module.init, jax.random.key(0), sample)
-    others = sorted(set(variables) - {"params"})
-    if others:
-        raise ValueError(_STATE_MESSAGE.format(f"the collections {others}"))
+    for collection in sorted(set(variables) - {"params"}):
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(variables[collection])]
+        where = _dotted([part.key for part in paths[0][:-1]])
+        raise ValueError(_STATE_MESSAGE.format(f"{where} has the collection {collection!r}"))
+    try:
+        jax.eval_shape(lambda variables, x: module.apply(variables, x), variables, sample)
+    except errors.InvalidRngError as error:
+        raise ValueError(_RANDOM_MESSAGE.format(f"the module ({error})")) from error
 
 
-def _split_nnx(module: nnx.Module) -> tuple[nnx.GraphDef, Params]:
-    graph, params, others = nnx.split(module, nnx.Param, ...)
-    if jax.tree.leaves(others):
-        names = sorted({type(leaf).__name__ for _, leaf in nnx.to_flat_state(others)})
-        raise ValueError(_STATE_MESSAGE.format(f"variables of the types {names}"))
-    return graph, nnx.to_pure_dict(params)
+def _split_nnx(module: nnx.Module) -> tuple[Params, _NnxApply]:
+    graph, params, randoms, others = nnx.split(module, nnx.Param, nnx.RngState, ...)
+    for path, leaf in nnx.to_flat_state(others):
+        what = f"{_submodule(module, path)} has {path[-1]!r}, a {type(leaf).__name__}"
+        raise ValueError(_STATE_MESSAGE.format(what))
+    streams = [(path, leaf.get_value()) for path, leaf in nnx.to_flat_state(randoms)]
+    return nnx.to_pure_dict(params), _NnxApply(graph, tuple((path, v.shape, v.dtype) for path, v in streams))
+
+
+@functools.lru_cache(maxsize=64)
+def _check_streams(apply: _NnxApply, params: _Hashable, x: _Hashable) -> None:
+    """Refuses random state on which the outputs depend: they would be drawn from the same numbers in every step."""
+    traced = jax.make_jaxpr(apply.run)(apply.start(), params.tree, x.tree)
+    _, used = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
+    for (path, _, _), uses in zip(apply.streams, used[: len(apply.streams)], strict=True):
+        if uses:
+            others = {path: _zeros(shape, dtype) for path, shape, dtype in apply.streams}
+            module = nnx.merge(apply.graph, nnx.State(params.tree), nnx.from_flat_state(others))
+            raise ValueError(_RANDOM_MESSAGE.format(_submodule(module, path)))
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
+        return jax.numpy.broadcast_to(jax.random.key(0), shape)
+    return jax.numpy.zeros(shape, dtype)
+
+
+def _submodule(module: nnx.Module, path: tuple[Any, ...]) -> str:
+    """Where in the module a variable is, and the type of what has it."""
+    nodes: list[Any] = [module]
+    for key in path[:-1]:
+        node = nodes[-1]
+        nodes.append(getattr(node, key) if isinstance(key, str) and hasattr(node, key) else node[key])
+    modules = [isinstance(node, nnx.Module) and not isinstance(node, nnx.Rngs | nnx.RngStream) for node in nodes]
+    place = max(depth for depth, is_module in enumerate(modules) if is_module)
+    return f"{_dotted(path[:place])} ({type(nodes[place]).__name__})"
+
+
+def _dotted(path: Sequence[Any]) -> str:
+    return "the submodule " + ".".join(str(part) for part in path) if path else "the module itself"
 
 
 _STATE_MESSAGE = (
-    "the module has state that is not a parameter: {}. Replace BatchNorm by GroupNorm or LayerNorm, and leave out "
-    "dropout and other modules that keep statistics or random state."
+    "{}, which is no parameter, and a client would have nowhere to keep it. Replace BatchNorm by GroupNorm or "
+    "LayerNorm, and leave out other modules that keep statistics or caches."
+)
+_RANDOM_MESSAGE = (
+    "{} draws random numbers when it is applied, and a loss has none to give it. Leave dropout out, or make it "
+    "deterministic."
 )

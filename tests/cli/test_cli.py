@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 import fedjax_admm as fa
-from fedjax_admm.cli.commands import EXAMPLES, main
+from fedjax_admm.cli.commands import main
+from fedjax_admm.cli.examples import EXAMPLES
 from fedjax_admm.runs import progress
 
 ROOT = Path(__file__).parents[2]

@@ -276,9 +276,10 @@ def test_nnx_function_starts_by_the_key_and_nnx_module_from_what_it_has():
 @pytest.mark.parametrize(
     ("module", "sample", "names"),
     [
-        (LinenNet(normalized=True), jnp.ones((2, 3)), "batch_stats"),
-        (build_nnx_with_batch_norm, None, "BatchStat"),
-        (build_nnx_with_batch_norm(nnx.Rngs(0)), None, "BatchStat"),
+        (LinenNet(normalized=True), jnp.ones((2, 3)), "submodule BatchNorm_0 has .*'batch_stats'"),
+        (build_nnx_with_batch_norm, None, r"submodule layers.1 \(BatchNorm\) has 'mean', a BatchStat"),
+        (build_nnx_with_batch_norm(nnx.Rngs(0)), None, r"submodule layers.1 \(BatchNorm\)"),
+        (linen.Dropout(0.5, deterministic=False), jnp.ones((2, 3)), "random numbers"),
         (LinenNet(), None, "sample_input"),
         ("not a module", None, "not a module"),
     ],
@@ -286,6 +287,54 @@ def test_nnx_function_starts_by_the_key_and_nnx_module_from_what_it_has():
 def test_what_is_no_pure_function_of_parameters_is_rejected(module, sample, names):
     with pytest.raises(ValueError, match=names):
         models.from_flax(module, sample)
+
+
+class Sequences(nnx.Module):
+    """Attention, a recurrent layer and a dropout, each with a random state of its own."""
+
+    def __init__(self, cell, dropout, rngs):
+        options = dict(dropout_rate=0.5, deterministic=dropout != "attention", decode=False)
+        self.attention = nnx.MultiHeadAttention(2, 4, rngs=rngs, **options)
+        self.layers = nnx.List([nnx.RNN(cell(4, 3, rngs=rngs), rngs=rngs)])
+        self.dropout = nnx.Dropout(0.5, rngs=rngs, deterministic=dropout != "dropout")
+
+    def __call__(self, x):
+        return self.dropout(self.layers[0](self.attention(x)))
+
+
+SEQUENCE = np.random.default_rng(0).normal(size=(2, 5, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("cell", [nnx.GRUCell, nnx.LSTMCell])
+def test_random_state_that_is_not_used_is_accepted(cell):
+    model = models.from_flax(lambda rngs: Sequences(cell, None, rngs))
+    module = Sequences(cell, None, nnx.Rngs(3))
+    params = models.from_flax(module).init(KEY)
+    np.testing.assert_allclose(jax.jit(model.apply)(params, SEQUENCE), module(SEQUENCE), rtol=1e-5, atol=1e-6)
+    assert jax.tree.structure(params) == jax.tree.structure(jax.eval_shape(model.init, KEY))
+
+
+@pytest.mark.parametrize(
+    ("dropout", "submodule"),
+    [("attention", r"submodule attention \(MultiHeadAttention\)"), ("dropout", r"submodule dropout \(Dropout\)")],
+)
+def test_random_state_that_changes_the_outputs_is_refused(dropout, submodule):
+    model = models.from_flax(lambda rngs: Sequences(nnx.GRUCell, dropout, rngs))
+    with pytest.raises(ValueError, match=submodule + " draws random numbers"):
+        jax.eval_shape(model.apply, jax.eval_shape(model.init, KEY), SEQUENCE)
+
+
+class LinenSequences(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.RNN(linen.LSTMCell(3))(linen.MultiHeadDotProductAttention(2)(x))
+
+
+def test_linen_sequence_modules_are_models():
+    model = models.from_flax(LinenSequences(), SEQUENCE)
+    params = model.init(KEY)
+    expected = LinenSequences().apply({"params": params}, SEQUENCE)
+    np.testing.assert_allclose(jax.jit(model.apply)(params, SEQUENCE), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_number_is_the_length_of_a_vector():

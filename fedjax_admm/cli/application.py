@@ -1,0 +1,78 @@
+"""The application of which the commands are parts: its groups, and the options before a command's name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .._version import __version__
+from ..engine import processes
+
+RUN_HELP = """One run of one algorithm on one of the examples.
+
+Examples:
+
+fedjax-admm run linear --clients 20 --rows-per-client 50 --dimension 100 --batch-size 10 --rounds 30 --out runs/first
+
+fedjax-admm run mnist-mini --algorithm fedadmm --rounds 5 --max-epochs 2
+
+The same command again, or `fedjax-admm resume runs/first`, goes on with a run that was interrupted."""
+COMPARE_HELP = """Algorithms, penalties and seeds on one example, with the same clients and rows for the same seed.
+
+Example:
+
+fedjax-admm compare linear --clients 20 --rows-per-client 50 --dimension 100 --batch-size 10 --rounds 10 \
+--algorithms fedadmm,fedadmm-insa --penalties 0.1,1 --seeds 0,1 --out runs/comparison
+
+The same command again, or `fedjax-admm resume runs/comparison`, goes on; more seeds or algorithms are added."""
+
+app = typer.Typer(no_args_is_help=True, add_completion=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+run_app, compare_app = typer.Typer(no_args_is_help=True), typer.Typer(no_args_is_help=True)
+data_app = typer.Typer(no_args_is_help=True, help="Data sets on disk.")
+app.add_typer(run_app, name="run", help=RUN_HELP)
+app.add_typer(compare_app, name="compare", help=COMPARE_HELP)
+app.add_typer(data_app, name="data")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+def _join(how: str) -> None:
+    """Joins the other processes: "auto", or "HOST:PORT,PROCESSES,THIS"."""
+    address, number, this = how.split(",") if how.count(",") == 2 else (how, "", "")
+    if how == "auto":
+        try:
+            processes.initialize_distributed()
+        except ValueError as error:  # which names Python's arguments
+            reason = str(error).partition("(")[2].rpartition(")")[0]
+            text = f"--distributed auto found no cluster around it ({reason}): give HOST:PORT,PROCESSES,THIS (from 0)"
+            raise ValueError(text) from None
+    elif ":" in address and number.isdigit() and this.isdigit() and int(this) < int(number):
+        processes.initialize_distributed(address, int(number), int(this))
+    else:
+        raise ValueError(f"--distributed must be auto or HOST:PORT,PROCESSES,THIS (from 0), got {how!r}")
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+    distributed: Annotated[
+        str | None,
+        typer.Option(
+            help="Run with other processes that have the same command: auto (SLURM, Open MPI, Kubernetes, TPU pods), "
+            "or HOST:PORT of process 0, the number of processes, and which this is, from 0, between commas."
+        ),
+    ] = None,
+) -> None:
+    """A simulator of federated optimisation: FedADMM-InSa and others, on the paper's examples.
+
+    Begin with: fedjax-admm run linear --clients 20 --rows-per-client 50 --dimension 100 --rounds 30
+    """
+    if distributed is not None:
+        _join(distributed)

@@ -1,0 +1,66 @@
+"""The commands about a run or a comparison that is on disk: resume and report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..runs.resume import resume, resume_comparison
+from ..show.report import write_report
+from ..storage.comparison_directory import CELLS, read_comparison
+from ..storage.run_directory import read_run
+from . import output
+from .application import app
+from .failures import carry_past_typer
+
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="What --out was.")]
+
+
+@app.command("resume")
+@carry_past_typer
+def _resume(
+    directory: Directory,
+    progress: Annotated[bool, typer.Option(help="Show a bar, or a line every few seconds.")] = True,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE",
+            help="A module of your own that the run has parts of and that may be imported, which runs its code, with "
+            "its submodules; may be given again.",
+        ),
+    ] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Where records are damaged, go back to before the damage.")
+    ] = False,
+) -> None:
+    """Goes on with the run or the comparison in DIR. Nothing that DIR names is imported unless --trust names it too.
+
+    Example:
+
+    fedjax-admm resume runs/first
+    """
+    choices = {"trust": trust or (), "progress": progress, "rebuild": rebuild}
+    if (Path(directory) / CELLS).exists():
+        complete = not rebuild and not any(read_comparison(directory).missing.values())
+        output.show_comparison(resume_comparison(directory, **choices), directory, complete)
+        return
+    before = None if rebuild else output.rounds_if_complete(directory)
+    result, stored = resume(directory, **choices), read_run(directory)
+    output.show_run(result, directory, stored.title, stored.note, before)
+
+
+@app.command("report")
+@carry_past_typer
+def _report(
+    directory: Directory,
+    output: Annotated[str | None, typer.Option(help="The file; by default report.html in DIR.")] = None,
+) -> None:
+    """Writes one HTML page about the run or the comparison in DIR: table, curves, settings, machine.
+
+    Example:
+
+    fedjax-admm report runs/first
+    """
+    print(write_report(directory, output))

@@ -1,0 +1,63 @@
+"""Which algorithms a command asks for, with which options."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from .. import algorithms
+from ..algorithms.local_solver import LocalSolver
+from ..algorithms.named_criteria import split
+from ..core import checks
+from ..examples import Example
+
+
+def split_words(text: str) -> list[str]:
+    return [word.strip().replace("-", "_") for word in str(text).split(",") if word.strip()]
+
+
+def check_name(word: str) -> str:
+    names = tuple(name.replace("_", "-") for name in algorithms.__all__)
+    return checks.choice("algorithm", word.replace("_", "-"), names).replace("-", "_")
+
+
+def check_penalties(penalties: list[Any]) -> None:
+    numbers = [checks.number("penalty", penalty, above=0) for penalty in penalties]
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"--penalties must be different numbers, got {', '.join(map(str, penalties))}")
+
+
+def check_algorithm(name: str, options: dict[str, Any], clients: int) -> None:
+    """Makes it on trial, before the data is."""
+    for option, item in options.items():
+        checks.client_axis(option, item, clients)
+    dummy = Example("", None, LocalSolver(learning_rate=1.0), 1, 1.0, c=1.0)  # pyright: ignore[reportArgumentType]
+    dummy.algorithm(name, **options)
+
+
+def criterion_option(words: str | None) -> dict[str, str]:
+    return {} if words is None else {"criterion": words}
+
+
+def make_cells(
+    names: list[str], penalties: list[float], criteria: str | None, options: dict[str, Any]
+) -> dict[str, tuple[str, dict]]:
+    """label -> algorithm and its options; options go to those that have them, and some must."""
+    takes = {name: inspect.signature(getattr(algorithms, name)).parameters for name in names}
+    for option in options:
+        if not any(option in known for known in takes.values()):
+            raise ValueError(f"--{option.replace('_', '-')} is not an option of any of {', '.join(names)}")
+    cells = {}
+    for name, known in takes.items():
+        chosen = {option: item for option, item in options.items() if option in known}
+        for penalty in penalties if "penalty" in known else [None]:
+            for words in [None] if criteria is None else split(criteria):
+                label = name.replace("_", "-") + ("" if penalty is None else f" {penalty}")
+                label += "" if words is None else f", {words}"
+                cells[label] = (
+                    name,
+                    chosen | ({} if penalty is None else {"penalty": penalty}) | criterion_option(words),
+                )
+    if not cells or not penalties:
+        raise ValueError("--algorithms, --penalties and --criteria must name at least one each")
+    return cells
