@@ -11,6 +11,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = {
+    "README.md": "index.md",
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "benchmarks/README.md": "results/benchmarks.md",
@@ -44,8 +45,6 @@ def _lead(link: re.Match[str], source: str, uri: str) -> str:
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
     if path in DOCUMENTS:
         place = DOCUMENTS[path]
-    elif path == "README.md":
-        place = "index.md"
     elif path.startswith("docs/"):
         place = path.removeprefix("docs/")
     elif path.startswith("notebooks/"):
