@@ -81,7 +81,7 @@ def fedadam(
     tau: float = 1e-3,
     criterion: Criterion | None = None,
 ) -> Averaging:
-    """FedAdam: m+ = beta1 m + (1 - beta1) Delta, v+ = beta2 v + (1 - beta2) Delta^2, z+ = z + eta m+ / (sqrt(v+) + tau).
+    """FedAdam: FedAdagrad with v+ = beta2 v + (1 - beta2) Delta^2.
 
     Without the correction of bias that Adam has elsewhere, as in the paper: the first steps are the shorter for beta1.
 
