@@ -123,10 +123,9 @@ def fedyogi(
 def _adaptive(
     local: LocalSolver, name: str, criterion: Criterion | None, rule: Callable, rate: Any, numbers: dict[str, Any]
 ) -> Averaging:
-    bounds: dict[str, dict[str, float]] = {"tau": {"above": 0}}
     checked = {
-        word: checks.number(word, number, **bounds.get(word, {"at_least": 0, "below": 1}))
-        for word, number in numbers.items()
+        word: checks.number(word, n, above=0) if word == "tau" else checks.number(word, n, at_least=0, below=1)
+        for word, n in numbers.items()
     }
     return _with_server(local, name, criterion, rule, rate, **checked)
 
