@@ -7,6 +7,8 @@ Convolutions start normal with variance 2 / fan_in, as in the common PyTorch cod
 as dense layers do elsewhere in this package.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -15,6 +17,7 @@ from . import start
 from .layers import Conv, Dense, LayerGroupNorm
 from .model import Model
 from .normalization import CIFAR10, Normalization, to_float
+from .precision import checked
 
 __all__ = ["resnet20"]
 
@@ -27,12 +30,15 @@ class Block(nn.Module):
 
     features: int
     stride: int = 1
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = Conv(self.features, strides=(self.stride, self.stride), padding=PADDING)(x)
-        y = nn.relu(LayerGroupNorm()(y))
-        y = LayerGroupNorm()(Conv(self.features, padding=PADDING)(y))
+        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        y = Conv(self.features, strides=(self.stride, self.stride), padding=PADDING, **precision)(x)
+        y = nn.relu(LayerGroupNorm(param_dtype=self.param_dtype)(y))
+        y = LayerGroupNorm(param_dtype=self.param_dtype)(Conv(self.features, padding=PADDING, **precision)(y))
         extra = self.features - x.shape[-1]
         if extra or self.stride > 1:
             x = x[:, :: self.stride, :: self.stride]
@@ -45,15 +51,18 @@ class ResNet20(nn.Module):
 
     classes: int = 10
     normalization: Normalization | None = CIFAR10
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
+        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         x = to_float(x, self.normalization)
-        x = nn.relu(LayerGroupNorm()(Conv(16, padding=PADDING)(x)))
+        x = nn.relu(LayerGroupNorm(param_dtype=self.param_dtype)(Conv(16, padding=PADDING, **precision)(x)))
         for features in (16, 32, 64):
             for block in range(3):
-                x = Block(features, stride=2 if features > 16 and block == 0 else 1)(x)
-        return Dense(self.classes)(x.mean((1, 2)))
+                x = Block(features, 2 if features > 16 and block == 0 else 1, **precision)(x)
+        return Dense(self.classes, **precision)(x.mean((1, 2)))
 
 
 def resnet20(
@@ -61,6 +70,8 @@ def resnet20(
     classes: int = 10,
     *,
     normalization: Normalization | None = CIFAR10,
+    dtype: Any = None,
+    param_dtype: Any = jnp.float32,
 ) -> Model:
     """ResNet-20 with GroupNorm: 269,722 parameters on CIFAR-10.
 
@@ -68,9 +79,11 @@ def resnet20(
         input_shape: Of one image, as uint8 pixels (floats: already in [0, 1]).
         classes: Number of logits.
         normalization: Mean and standard deviation by channel.
+        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
+        param_dtype: Of the parameters.
 
     >>> model = resnet20()
     >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
     269722
     """
-    return start.model(ResNet20(classes, normalization), input_shape, he=True)
+    return start.model(ResNet20(classes, normalization, **checked(dtype, param_dtype)), input_shape, he=True)
