@@ -24,6 +24,15 @@ MODELS = {  # name: how to build it, shape of an image, number of parameters
     "cnn_padded": (lambda: models.cnn(padded=True), (28, 28, 1), 1_663_370),
     "resnet20": (models.resnet20, (32, 32, 3), 269_722),
 }
+LARGE = {
+    "resnet18": (models.resnet18, (32, 32, 3), 11_173_962),  # with BatchNorm's scales and biases it has as many
+    "vit": (
+        models.vit,
+        (32, 32, 3),
+        # first layer, positions, blocks (two norms, four maps of attention, two dense layers), norm, last layer
+        49 * 128 + 64 * 128 + 4 * (2 * 256 + 4 * 129 * 128 + 129 * 256 + 257 * 128) + 256 + 129 * 10,
+    ),
+}
 
 
 def images(shape, count=8, seed=0):
@@ -41,9 +50,9 @@ def count(params):
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", MODELS | LARGE)
 def test_parameter_counts(name):
-    build, _, expected = MODELS[name]
+    build, _, expected = (MODELS | LARGE)[name]
     params = jax.eval_shape(build().init, KEY)
     assert count(params) == expected
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
@@ -152,6 +161,42 @@ def test_bfloat16_is_of_the_arithmetic_alone(name):
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(values))
     difference, size = optax.tree.norm(optax.tree.sub(values[0][1], values[1][1])), optax.tree.norm(values[0][1])
     assert 1e-4 < difference / size < 0.1
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+@pytest.mark.parametrize("name", LARGE)
+def test_larger_models_keep_their_precision(name, dtype):
+    build, shape, _ = LARGE[name]
+    model = build(dtype=dtype)
+    params = jax.eval_shape(model.init, KEY)
+    x = jax.ShapeDtypeStruct((2, *shape), jnp.uint8)
+    outputs, gradient = jax.eval_shape(jax.value_and_grad(lambda p, x: model.apply(p, x).sum()), params, x)
+    assert {leaf.dtype for leaf in (outputs, *jax.tree.leaves(gradient))} == {jnp.dtype("float32")}
+    assert ("bf16" in str(jax.make_jaxpr(model.apply)(params, x))) == (dtype is not None)
+
+
+def test_a_small_transformer_learns_positions():
+    """The mean of patches alone could not tell an image from the same one with its patches exchanged."""
+    model = models.vit((4, 4, 1), 2, patch=2, width=8, depth=1, heads=2, normalization=None)
+    params = model.init(KEY)
+    x = jax.random.uniform(KEY, (1, 4, 4, 1))
+    exchanged = jnp.concatenate([x[:, 2:], x[:, :2]], 1)
+    without = {**params, "position": jnp.zeros_like(params["position"])}
+    assert float(jnp.abs(model.apply(params, x) - model.apply(params, exchanged)).max()) > 1e-5
+    np.testing.assert_allclose(model.apply(without, x), model.apply(without, exchanged), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: models.resnet18(groups=3), "groups must divide the 64 channels of the first stage, got 3"),
+        (lambda: models.vit(patch=5), r"patch must divide the image's sides \(32, 32\), got 5"),
+        (lambda: models.vit(heads=3), "heads must divide width=128, got 3"),
+    ],
+)
+def test_sizes_that_do_not_fit(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_parameters_may_be_in_double_precision():
