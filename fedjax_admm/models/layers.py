@@ -31,7 +31,7 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.param("kernel", zeros, (x.shape[-1], self.features), self.param_dtype)
-        y = matmul(x.astype(kernel.dtype), kernel, self.dtype)
+        y: Any = matmul(x.astype(kernel.dtype), kernel, self.dtype)
         if self.use_bias:
             y = y + self.param("bias", zeros, (self.features,), self.param_dtype)
         return y

@@ -58,11 +58,12 @@ def patch_product(
         strides: Steps along height and width.
         dtype: As in `matmul`; what goes back to the images is not rounded.
     """
-    return _product(patches(rounded(x, dtype), window, strides), rounded(w, dtype), x.dtype)
+    return _patch_product_forward(x, w, window, strides, dtype)[0]
 
 
 def _patch_product_forward(x, w, window, strides, dtype):
-    rows, w = patches(rounded(x, dtype), window, strides), rounded(w, dtype)
+    rows: Any = patches(rounded(x, dtype), window, strides)
+    w = rounded(w, dtype)
     return _product(rows, w, x.dtype), (rows, w, _Shape(x.shape))
 
 
