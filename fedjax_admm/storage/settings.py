@@ -364,7 +364,7 @@ def _is_key(value: Any) -> bool:
 
 
 def _optimizer_step(local: LocalSolver, params: Any) -> str:
-    one = dataclasses.replace(local, learning_rate=1.0)
+    one = dataclasses.replace(local, learning_rate=1.0, options=dict.fromkeys(local.options or {}, 0.5))
 
     def step(params: Any, gradient: Any) -> Any:
         def value(params: Any) -> Any:
