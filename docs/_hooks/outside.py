@@ -14,6 +14,7 @@ DOCUMENTS = {
     "README.md": "index.md",
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
+    "SECURITY.md": "project/security.md",
     "benchmarks/README.md": "results/benchmarks.md",
 }
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
@@ -32,6 +33,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     """The page's text, whose links lead to places of the site."""
     uri = page.file.src_uri
+    if uri == "index.md":
+        page.meta["hide"] = ["navigation"]  # there is nothing beside it
     came_from = {place: name for name, place in DOCUMENTS.items()}
     source = came_from.get(uri) or f"docs/{uri}"
     parts = FENCE.split(text)
