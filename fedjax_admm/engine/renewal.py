@@ -91,8 +91,9 @@ def _nothing(after: ServerState) -> ServerState:
     """The sums over nobody, with no parameters; whole numbers and what stands apart are no sums, and stay."""
 
     def empty(leaf: Any) -> Any:
-        is_sum = not isinstance(leaf, Apart) and jnp.issubdtype(leaf.dtype, jnp.inexact)
-        return jnp.zeros_like(leaf) if is_sum else leaf
+        if isinstance(leaf, Apart) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return leaf
+        return jnp.zeros_like(leaf)
 
     sums = (after.server, after.penalty_mean)
     return ServerState(None, *jax.tree.map(empty, sums, is_leaf=lambda part: isinstance(part, Apart)))
