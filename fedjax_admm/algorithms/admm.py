@@ -13,7 +13,7 @@ Participation", CDC 2022: `server_prox`. Wang et al., "Beyond ADMM", AAAI 2023: 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from jax import Array
 
 from ..core import checks, trees
 from ..core.record import record, static
-from ..core.sums import PositiveSum, RunningSum
+from ..core.sums import Apart, PositiveSum, RunningSum
 from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
 from . import criteria, fading, penalties, prox
@@ -44,6 +44,15 @@ class Server:
     weight: PositiveSum  # sum_i alpha_i s_i beta_i
     last: Any = None  # int32, the round of which these are the sums, -1 at the start; None where none is needed
     memory: Any = None  # `fading.Memory`, where the server finds out how much to forget
+    level: Any = None  # `penalties.Level`, where the penalty rule has one
+
+
+class Sent(NamedTuple):
+    """What a server sends that finds out something itself."""
+
+    params: Any  # z
+    forgotten: Any = None  # how much so far
+    level: Any = None  # logarithm of the factor on all first penalties
 
 
 @record
@@ -89,7 +98,8 @@ class FedADMM:
         total = jax.tree.map(lambda leaf: (weight * leaf.astype(weight.dtype)).astype(leaf.dtype), params)
         memory = self.forgetting.start(weight.dtype) if self._finds_out else None
         last = None if self.forgetting is None or self._finds_out else jnp.int32(-1)
-        return Server(RunningSum.of(total), PositiveSum.of(weight), last, memory)
+        level = Apart(penalties.Level.start(weight.dtype)) if penalties.pools(self.penalty_rule) else None
+        return Server(RunningSum.of(total), PositiveSum.of(weight), last, memory, level)
 
     def start(self, params: Params, client: Client) -> Rows:
         beta = jnp.asarray(self.penalty, trees.scalar_dtype(params))
@@ -105,15 +115,25 @@ class FedADMM:
         return row | ({"forgotten": jnp.int32(0)} if self._finds_out else {})
 
     def broadcast(self, params: Params, server: Server, round: Round) -> Any:
-        """z, and how much the server has forgotten so far, where the clients cannot know it."""
-        return (params, server.memory.forgotten) if self._finds_out else params
+        """z, and what the server has found out, where it does."""
+        if server.memory is None and server.level is None:
+            return params
+        forgotten = None if server.memory is None else server.memory.forgotten
+        return Sent(params, forgotten, None if server.level is None else server.level.value.log)
 
     def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
         previous = row["client_params"]
         start = None if self.solve_start == "server" else previous
-        z = sent[0] if self._finds_out else sent
-        center = None if self.relaxation is None else self._center(z, row)
-        return Subproblem(row["duals"], row["penalties"], center, start, previous)
+        center = None if self.relaxation is None else self._center(_opened(sent).params, row)
+        return Subproblem(row["duals"], self._penalty(sent, row), center, start, previous)
+
+    def _penalty(self, sent: Any, row: Rows) -> Array:
+        """The client's own, or its first one times the level that the server has found."""
+        level, beta = _opened(sent).level, row["penalties"]
+        if level is None:
+            return beta
+        lowest, highest = (jnp.asarray(bound, beta.dtype) for bound in self.penalty_rule.bounds)
+        return jnp.clip(jnp.exp(level).astype(beta.dtype) * self.penalty, lowest, highest)
 
     def _center(self, z: Any, row: Rows) -> Any:
         """Whither a client is pulled: z, or beyond it, seen from the client's own parameters."""
@@ -123,8 +143,8 @@ class FedADMM:
         return optax.tree.add(z, trees.scale(back, optax.tree.sub(row["client_params"], z)))
 
     def reply(self, sent: Any, row: Rows, solution: Solution, client: Client, round: Round) -> tuple[Any, Rows]:
-        z, now = sent if self._finds_out else (sent, round.number)
-        u, beta, counted = solution.params, row["penalties"], row["sent_penalties"]
+        z, now = _opened(sent).params, _opened(sent).forgotten if self._finds_out else round.number
+        u, beta, counted = solution.params, self._penalty(sent, row), row["sent_penalties"]
         pull = optax.tree.sub(u, self._center(z, row))
         duals = optax.tree.sub(row["duals"], trees.scale(self.dual_step * beta, pull))  # (3.10b)
         seen = Evidence.of(solution, row["client_params"], row["duals"], duals, z, round)
@@ -161,6 +181,9 @@ class FedADMM:
             past = optax.tree.sub(trees.scale(held, row["client_params"]), held_duals)
             message["said"] = self.forgetting.say(z, sent_beta, fresh, past, held, client.weight)
             kept["forgotten"] = now
+        if penalties.pools(self.penalty_rule):
+            proposal, known = self.penalty_rule.propose(beta, seen)
+            message["level"] = jnp.where(known, jnp.stack([proposal, jnp.ones_like(proposal)]), 0)
         return message, kept
 
     def aggregate(self, params: Params, server: Server, received: Received, round: Round) -> tuple[Params, Server]:
@@ -181,7 +204,8 @@ class FedADMM:
             change = optax.tree.sub(got["change"], trees.scale(got["before" if current else "weight"], params))
             memory = self.forgetting.learn(server.memory, got["said"], change, received.count, new_weight.value)
             total, new_weight = self._faded(total, new_weight, memory.forgotten - server.memory.forgotten)
-        return new_params, Server(total, new_weight, None if server.last is None else round.number, memory)
+        level = None if server.level is None else Apart(server.level.value.moved(*got["level"]))
+        return new_params, Server(total, new_weight, None if server.last is None else round.number, memory, level)
 
     def _faded(self, total: RunningSum, weight: PositiveSum, steps: Array) -> tuple[RunningSum, PositiveSum]:
         """The sums after so many steps of forgetting."""
@@ -231,7 +255,14 @@ class FedADMM:
         weight = alpha * row["sent_penalties"]
         total = server.total.add(trees.scale(weight, row["client_params"]))
         # The duals stay when penalties shrink, and cancel each other: of them no digit may be lost.
-        return Server(total.add_product(-alpha, row["duals"]), server.weight.add(weight), server.last, server.memory)
+        return Server(
+            total.add_product(-alpha, row["duals"]), server.weight.add(weight), server.last, server.memory, server.level
+        )
+
+
+def _opened(sent: Any) -> Sent:
+    """What the server sent, whether or not it was z alone."""
+    return sent if isinstance(sent, Sent) else Sent(sent)
 
 
 def fedadmm(
@@ -290,7 +321,7 @@ def fedadmm(
     0.0
     """
     if unselected_penalty is None:
-        constant = penalty_rule is None or penalty_rule == penalties.constant()
+        constant = penalty_rule is None or penalty_rule == penalties.constant() or penalties.pools(penalty_rule)
         unselected_penalty = "sent" if constant or server_step is not None else "current"
     made = FedADMM(
         local=checks.part("local", local, ("step",), "fa.LocalSolver(...)"),
@@ -322,6 +353,16 @@ def _check_together(made: FedADMM) -> None:
     for name, given in others.items():
         if given and made.server_step is not None:
             raise ValueError(f"server_step is of a server without memory of its clients: leave {name} out")
+    if penalties.pools(made.penalty_rule):
+        kind = type(made.penalty_rule).__name__.lower()
+        if made.criterion.reference != "server":
+            raise ValueError(
+                f"penalty_rule {kind} measures at z: give criterion=fa.criteria.relative_residual(sigma=0.5)"
+            )
+        if made.unselected_penalty == "current":
+            raise ValueError(f'penalty_rule {kind} has one level for all: it needs unselected_penalty="sent"')
+        if made.server_step is not None:
+            raise ValueError(f"server_step is of a server that finds nothing out: leave penalty_rule {kind} out")
     if made.server_prox is not None and remembers:
         raise ValueError('server_prox weighs its term against all clients: it needs heard="all" and forgetting=1')
 

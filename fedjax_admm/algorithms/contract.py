@@ -161,7 +161,7 @@ def _check_rule(rule: Any, params: Params, zero: Any) -> None:
     memory = rule.start(params)
     check_rows(f"{kind}.start", memory)
     none = jnp.int32(0)
-    seen = penalties.Evidence(zero, zero, jnp.bool_(True), none, *[params] * 5, round=none)
+    seen = penalties.Evidence(zero, zero, jnp.bool_(True), none, *[params] * 5, none, zero)
     answer = check_values(kind, rule(zero, seen, memory), ("penalty", "memory"))
     check_number(kind, answer[0], (), "one penalty, for one client")
     check_like(f"{kind}: memory", answer[1], memory)

@@ -26,6 +26,8 @@ from ..core.vocabulary import Round, Solution
 # Of rules that say nothing else. A sound run's penalties are some powers of ten around the loss's curvature; at these a
 # penalty times parameters, times a client's weight, still has all its digits in single precision.
 BOUNDS = (1e-12, 1e12)
+FASTEST = float(np.log(10))  # that a pooled level changes in a round: one corrupted message must not move it far
+FLAT = 1e-2  # of a subproblem's stiffness, the least that is the loss's: the rest is rounding beside the penalty
 NOISE = 1e3  # times the rounding error of a vector: differences of this length say nothing
 
 
@@ -43,6 +45,7 @@ class Evidence:
     previous_duals: Any  # lambda
     center: Any  # z
     round: Array  # int32, k, from 0
+    start_residual: Array  # ||e(z)||, the subproblem's gradient at z; NaN where the criterion does not look there
 
     @classmethod
     def of(
@@ -51,7 +54,7 @@ class Evidence:
         """Of a client that solved for `solution`."""
         return cls(
             solution.consensus_gap, solution.movement, solution.measured, solution.epochs, solution.params, previous,
-            duals, previous_duals, center, round.number,
+            duals, previous_duals, center, round.number, solution.start_residual,
         )  # fmt: skip
 
 
@@ -165,6 +168,63 @@ class Spectral(_Bounded):
         most = 1 + self.slack / jnp.maximum(memory["solves"], 1).astype(dtype) ** 2
         new = jnp.where(trusted, jnp.clip(curvature, penalty / most, penalty * most), penalty)
         return new, {"params": seen.params, "duals": seen.duals, "solves": memory["solves"] + 1}
+
+
+@record
+class Stiffness(_Bounded):
+    """One level for all clients' penalties, a share of how stiff their subproblems have shown themselves.
+
+    Clients do not change their own penalties: each proposes a factor, and the server sends the level that follows.
+    """
+
+    share: Any
+    lowest: Any = BOUNDS[0]
+    highest: Any = BOUNDS[1]
+
+    def __call__(self, penalty: Array, consensus_gap: Array, movement: Array) -> Array:
+        return penalty
+
+    def propose(self, penalty: Array, seen: Evidence) -> tuple[Array, Array]:
+        """(proposal, whether there is one): the logarithm of the factor by which this client would change the level."""
+        whole = seen.start_residual / _or_one(seen.consensus_gap)  # of the subproblem, the penalty's own included
+        loss = jnp.maximum(whole - penalty, FLAT * whole)
+        known = seen.measured & (seen.epochs > 0) & (seen.consensus_gap > 0) & jnp.isfinite(whole) & (whole > 0)
+        proposal = jnp.log(jnp.where(known, self.share * loss / penalty, 1))
+        return jnp.clip(proposal, -FASTEST, FASTEST), known
+
+
+@record
+class Level:
+    """What the server knows of a pooled rule's level."""
+
+    log: Array  # of the factor by which it differs from the first penalties
+    rounds: Array  # int32, in which anybody proposed anything
+
+    @classmethod
+    def start(cls, dtype: Any) -> Level:
+        """The first penalties' own."""
+        return cls(jnp.zeros((), dtype), jnp.int32(0))
+
+    def moved(self, proposals: Array, clients: Array) -> Level:
+        """After the sum of a round's proposals and of who made one: their mean over rounds, the k-th with weight k."""
+        step = 2 / (self.rounds + 2).astype(self.log.dtype)
+        log = self.log + step * jnp.clip(proposals / _or_one(clients), -FASTEST, FASTEST).astype(self.log.dtype)
+        return trees.where(clients > 0, Level(log, self.rounds + 1), self)
+
+
+def pools(rule: Any) -> bool:
+    """Whether a rule's clients share one level that the server finds.
+
+    Args:
+        rule: How a penalty changes.
+
+    Returns:
+        Whether it proposes instead of changing.
+
+    >>> pools(constant())
+    False
+    """
+    return hasattr(rule, "propose")
 
 
 def constant() -> Constant:
@@ -294,6 +354,39 @@ def spectral(
     """
     correlation = checks.number("correlation", correlation, at_least=0, below=1)
     return Spectral(correlation, checks.number("slack", slack, above=0), *_limits(bounds), _ending(until))
+
+
+def stiffness(share: Any = 0.3, *, bounds: tuple[Any, Any] = BOUNDS) -> Stiffness:
+    """All clients' penalties are a share of the stiffness that the clients' solves have shown, pooled by the server.
+
+    A solve that ends at u+ has bent the subproblem's gradient from e(z) to about 0 over ||u+ - z||, so
+
+        stiffness_i = ||e_i(z)|| / ||u_i+ - z|| - beta_i
+
+    is the curvature of the client's loss along its way, or, where the local work ended first, what that work was as
+    good as. One solve shows it, so a client that is heard once in a run, as in large populations, has its say. Each
+    proposes to change the level by the factor share * stiffness_i / beta_i, at most tenfold; the server averages the
+    proposals' logarithms over clients, and over rounds with weights that grow by one a round, and sends the new level
+    with its parameters. beta_i = level * the client's first penalty. Losses times s make penalties times s.
+
+    It needs a criterion that looks at z, `relative_residual` with reference="server", and counts clients with the
+    penalty last "sent". A client sends two floats more and receives one more.
+
+    Args:
+        share: The penalty as a share of the stiffness, above 0. Solves that leave much to others' clients (many clients
+            with little data, losses that flatten out) like less, exact solves of quadratics 1.
+        bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients].
+
+    Returns:
+        The rule, for `fedadmm(penalty_rule=...)`.
+
+    Raises:
+        ValueError: If an argument is not as said here.
+
+    >>> stiffness(0.5).share
+    0.5
+    """
+    return Stiffness(checks.number("share", share, above=0), *_limits(bounds))
 
 
 def bounds_of(rule: PenaltyRule) -> tuple[Any, Any] | None:

@@ -89,6 +89,7 @@ class Solution:
     consensus_gap: Array  # ||u+ - center||
     movement: Array  # ||u+ - previous||; NaN where the subproblem gave no previous
     measured: Array  # bool: whether gap and movement are the solve's own; not if it failed or its update was clipped
+    start_residual: Any = np.nan  # ||e(z)||; NaN where the criterion has no reference at the server's parameters
 
 
 @record

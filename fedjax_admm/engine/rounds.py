@@ -342,6 +342,8 @@ class _Worker(NamedTuple):
             movement = _distance(out.params, job.subproblem.previous, self.dtype)
         steps = carry.epoch * algorithm.local.steps_per_epoch(client.size)
         solution = Solution(out.params, steps, carry.epoch, gap, movement, measured=out.ok & ~out.clipped)
+        if algorithm.criterion.reference == "server":
+            solution = dataclasses.replace(solution, start_residual=carry.reference_residual)
         message, new = algorithm.reply(sent, row, solution, client, round)
         message, new_memories = exchange.transform(message, memories, client, run_round)
         # A client that failed, or of which nothing came, keeps its row.
