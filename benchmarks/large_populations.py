@@ -1,0 +1,156 @@
+"""How methods fare when a round sees a small share of the clients.
+
+    python benchmarks/large_populations.py --populations 50,500,5000 --out runs/large --results benchmarks/results/large
+
+Two problems: "logistic", regression on images of the embedded MNIST, of which each client draws rows of two labels; and
+"linear", the paper's Example 1 with 20 rows of 100 numbers per client. No method is tuned but by its defaults; all have
+the same local solver, and all that have a penalty begin with 1. Writes PREFIX.csv, with the rounds and gradients until
+FedAvg's last accuracy (or loss above the optimum), and PREFIX.png. The same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+from results import every_run, numbers, one_line_errors, prefix, write_csv
+
+import fedjax_admm as fa
+
+ROWS = {50: 100, 500: 10}  # of a client in a population of so many; in larger ones 4
+HOST = 20_000  # clients, from which on their state lives in host memory
+COLUMNS = {"logistic": "accuracy", "linear": "excess_loss"}
+
+
+def logistic(clients: int) -> tuple[fa.Problem, fa.LocalSolver]:
+    """Each client draws its rows from the images of two labels; another may have the same."""
+    images = fa.examples.mnist_mini().problem
+    x, y = (np.asarray(images.data.fields[name]) for name in ("x", "y"))
+    rng, rows = np.random.default_rng(0), ROWS.get(clients, 4)
+    of_label = [np.flatnonzero(y == label) for label in range(10)]
+    labels = rng.integers(10, size=(clients, 2))
+    parts = []
+    for one, other in labels:
+        pool = np.concatenate([of_label[one], of_label[other]]) if one != other else of_label[one]
+        parts.append(rng.choice(pool, min(rows, len(pool)), replace=False))
+    data = fa.FederatedData.from_arrays({"x": x, "y": y}, parts, allow_overlap=True)
+    model = fa.models.logistic((28, 28, 1), normalization=fa.models.MNIST)
+    problem = fa.Problem(**fa.problems.classification(model), data=data, eval_data=images.eval_data)
+    return problem, fa.LocalSolver(learning_rate=0.05, batch_size=10, max_epochs=5)
+
+
+def linear(clients: int) -> tuple[fa.Problem, fa.LocalSolver]:
+    """Example 1 with many small clients."""
+    example = fa.examples.linear_regression(
+        num_clients=clients, rows_per_client=20, dimension=100, learning_rate=0.005, batch_size=5, max_epochs=10
+    )
+    return example.problem, example.local
+
+
+def methods(local: fa.LocalSolver) -> dict[str, Any]:
+    """label -> algorithm."""
+    parts = dict(residual="epoch_mean")
+    return {
+        "FedAvg": fa.fedavg(local),
+        "FedAdam": fa.fedadam(local),
+        "SCAFFOLD": fa.scaffold(local),
+        "FedDyn": fa.feddyn(local, 1.0),
+        "Gong": fa.fedadmm(local, 1.0, server_step=1.0),
+        "InSa": fa.fedadmm_insa(local, 1.0, **parts),
+        "InSa, only": fa.fedadmm_insa(local, 1.0, heard="only", **parts),
+        "InSa, only, 0.9": fa.fedadmm_insa(local, 1.0, heard="only", forgetting=0.9, **parts),
+        "InSa, only, 0.7": fa.fedadmm_insa(local, 1.0, heard="only", forgetting=0.7, **parts),
+        "InSa, only, auto": fa.fedadmm_insa(local, 1.0, heard="only", forgetting="auto", **parts),
+        "large": fa.fedadmm_large(local),
+    }
+
+
+def first_at(values: np.ndarray, goal: float, rising: bool, work: np.ndarray) -> float:
+    """The work by which a curve is at the goal; NaN if it never is."""
+    there = np.flatnonzero(values >= goal if rising else values <= goal)
+    return float(work[there[0]]) if len(there) else np.nan
+
+
+def rows_of(comparison: fa.Comparison, kind: str, clients: int) -> list[str]:
+    """A line of the table per method: means over seeds, paired with FedAvg of the same seed."""
+    column, lines = COLUMNS[kind], []
+    rising = column == "accuracy"
+    for label, runs in comparison.runs.items():
+        cells = []
+        for seed, run in runs.items():
+            history, base = run.history, comparison.runs["FedAvg"][seed].history
+            known = ~np.isnan(history[column])
+            values, number = history[column][known], history["round"][known]
+            gradients, floats = (
+                np.cumsum(history[name])[known] for name in ("gradient_samples", "communicated_floats")
+            )
+            goal = np.nanmean(base[column][~np.isnan(base[column])][-3:])  # its last three evaluations
+            cells.append(
+                [
+                    values[-3:].mean(),
+                    history["loss"][known][-3:].mean(),
+                    first_at(values, goal, rising, number),
+                    first_at(values, goal, rising, gradients),
+                    gradients[-1],
+                    floats[-1],
+                ]
+            )
+        mean = np.mean(cells, axis=0)
+        numbers_of = ",".join(f"{value:.5g}" for value in mean)
+        lines.append(f'{kind},{clients},{len(cells)},"{label}",{numbers_of}')
+    return lines
+
+
+def draw(path: str, found: dict[tuple[str, int], fa.Comparison]) -> None:
+    """Accuracy, or the loss above the optimum, against rounds."""
+    import matplotlib.pyplot as plt
+
+    shown = ("FedAvg", "FedAdam", "SCAFFOLD", "InSa", "InSa, only", "InSa, only, 0.7", "large")
+    figure, axes = plt.subplots(1, len(found), figsize=(3.2 * len(found), 3.2), squeeze=False)
+    for ax, ((kind, clients), comparison) in zip(axes[0], found.items(), strict=True):
+        for label in shown:
+            for run in list(comparison.runs.get(label, {}).values())[:1]:
+                values = run.history[COLUMNS[kind]]
+                known = ~np.isnan(values)
+                ax.plot(run.history["round"][known], values[known], label=label, lw=2 if label == "large" else 1)
+        ax.set(title=f"{kind}, {clients:,} clients", xlabel="round", ylabel=COLUMNS[kind].replace("_", " "))
+        if kind == "linear":
+            ax.set_yscale("log")
+    axes[0][0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", default="logistic,linear")
+    parser.add_argument("--populations", default="50,500,5000")
+    parser.add_argument("--cohort", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--evaluate-every", type=int, default=4)
+    parser.add_argument("--out", required=True, help="where the runs are kept")
+    parser.add_argument("--results", metavar="PREFIX", type=prefix)
+    args = parser.parse_args()
+    makers, found = {"logistic": logistic, "linear": linear}, {}
+    lines = ["problem,clients,seeds,method,accuracy or excess loss,loss,rounds to FedAvg's,gradients to FedAvg's"]
+    lines[0] += ",gradients,floats"
+    for kind in args.problems.split(","):
+        for clients in numbers("populations", args.populations, int):
+            problem, local = makers[kind](clients)
+            found[kind, clients] = fa.compare(
+                problem, methods(local), args.rounds, seeds=numbers("seeds", args.seeds, int), baseline="FedAvg",
+                run_dir=f"{args.out}/{kind}-{clients}", participation=min(args.cohort, clients),
+                evaluate_every=args.evaluate_every, progress=False,
+                execution=fa.Execution(population="host" if clients >= HOST else "device"),
+            )  # fmt: skip
+            lines += rows_of(found[kind, clients], kind, clients)
+            print("\n".join(lines[-len(found[kind, clients].runs) :]), flush=True)
+            if args.results:
+                write_csv(f"{args.results}.csv", "\n".join(lines) + "\n", [], every_run(found.values()))
+                draw(f"{args.results}.png", found)
+
+
+if __name__ == "__main__":
+    one_line_errors(main)
