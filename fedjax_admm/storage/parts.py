@@ -17,8 +17,9 @@ import optax
 from .. import algorithms, exchange
 from ..core.discovery import find_modules
 
-# By which a part is known: an algorithm, a criterion, a local solver, a server's step, a penalty rule, a stage.
-_MEMBERS = ("reply", "tolerance", "step", "apply", "__call__", "absent")
+# By which a part is known: an algorithm, a criterion, a local solver, a server's step, a penalty rule, a stage,
+# availability.
+_MEMBERS = ("reply", "tolerance", "step", "apply", "__call__", "absent", "available")
 
 
 def _find_records() -> dict[str, type]:
