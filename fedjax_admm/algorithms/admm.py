@@ -8,7 +8,7 @@ server counts all of them alike: it is for populations of which a round sees a s
 Other authors' methods are this one with another part:
 Gong, Li and Freris, "FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity", ICDE
 2022: `server_step`. Wang, Marella and Anderson, "FedADMM: A Federated Primal-Dual Algorithm Allowing Partial
-Participation", CDC 2022: `server_prox`. Wang et al., "Beyond ADMM", AAAI 2023: `dual_step`.
+Participation", CDC 2022: `server_prox`. Wang et al., "Beyond ADMM", AAAI 2023: `dual_step`. FedDR is in `feddr.py`.
 """
 
 from __future__ import annotations
@@ -67,12 +67,15 @@ class FedADMM:
     server_prox: Any = None  # None: the problem has no term of the server's
     dual_step: Any = 1.0
     solve_start: str = static(default="server")
+    relaxation: Any = None  # None is 1: clients are pulled towards the server's parameters
 
     broadcast = broadcast_params
 
     @property
     def display_name(self) -> str:
         """The paper's name for these parts: In with an inexactness criterion, Sa with penalties that adapt."""
+        if self.relaxation is not None:
+            return "FedDR"
         inexact = "" if self.criterion.residual is None else "In"
         adaptive = "" if isinstance(self.penalty_rule, penalties.Constant) else "Sa"
         return f"FedADMM-{inexact}{adaptive}".removesuffix("-")
@@ -103,11 +106,20 @@ class FedADMM:
     def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
         previous = row["client_params"]
         start = None if self.solve_start == "server" else previous
-        return Subproblem(linear=row["duals"], penalty=row["penalties"], start=start, previous=previous)
+        center = None if self.relaxation is None else self._center(sent, row)
+        return Subproblem(row["duals"], row["penalties"], center, start, previous)
+
+    def _center(self, z: Any, row: Rows) -> Any:
+        """Whither a client is pulled: z, or beyond it, seen from the client's own parameters."""
+        if self.relaxation is None:
+            return z
+        back = 1 - self.relaxation
+        return optax.tree.add(z, trees.scale(back, optax.tree.sub(row["client_params"], z)))
 
     def reply(self, sent: Any, row: Rows, solution: Solution, client: Client, round: Round) -> tuple[Any, Rows]:
         z, u, beta, counted = sent, solution.params, row["penalties"], row["sent_penalties"]
-        duals = optax.tree.sub(row["duals"], trees.scale(self.dual_step * beta, optax.tree.sub(u, z)))  # (3.10b)
+        pull = optax.tree.sub(u, self._center(z, row))
+        duals = optax.tree.sub(row["duals"], trees.scale(self.dual_step * beta, pull))  # (3.10b)
         seen = Evidence.of(solution, row["client_params"], row["duals"], duals, z, round)
         new_beta, memory = penalties.adapt(self.penalty_rule, beta, seen, row.get("rule", {}))  # (3.15)
 
