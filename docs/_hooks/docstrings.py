@@ -97,6 +97,6 @@ def to_tex(formula: str) -> str:
     )
     tex = tex.replace("||", r"\|").replace(" * ", r" \cdot ").replace("->", r"\to ").replace(">=", r"\ge ")
     tex = re.sub(rf"(?<![\\\w])({GREEK_NAME}|sum|min|max|sqrt)(?![A-Za-z])", r"\\\1", tex).replace(
-        "argmin", r"\arg\min"
+        "argmin", r"\operatorname{argmin}"
     )
     return re.sub(r"(?<![\\{\w])([A-Za-z]{3,})(?![\w}])", r"\\text{\1}", tex)
