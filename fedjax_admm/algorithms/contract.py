@@ -154,14 +154,17 @@ def _check_rule(rule: Any, params: Params, zero: Any) -> None:
     """It is for one client: (penalty, gap, movement) -> penalty, or with memory (penalty, seen, memory) -> both."""
     if rule is None:
         return
-    kind = type(rule).__name__
+    kind, none = type(rule).__name__, jnp.int32(0)
+    seen = penalties.Evidence(zero, zero, jnp.bool_(True), none, *[params] * 5, none, zero)
+    if penalties.pools(rule):
+        proposed = check_values(f"{kind}.propose", rule.propose(zero, seen), ("proposal", "known"))
+        check_number(f"{kind}.propose", proposed[0], (), "one number, the proposal")
+        check_number(f"{kind}.propose", proposed[1], (), "whether there is one")
     if not hasattr(rule, "start"):
         check_number(kind, rule(zero, zero, zero), (), "one penalty, for one client")
         return
     memory = rule.start(params)
     check_rows(f"{kind}.start", memory)
-    none = jnp.int32(0)
-    seen = penalties.Evidence(zero, zero, jnp.bool_(True), none, *[params] * 5, none, zero)
     answer = check_values(kind, rule(zero, seen, memory), ("penalty", "memory"))
     check_number(kind, answer[0], (), "one penalty, for one client")
     check_like(f"{kind}: memory", answer[1], memory)

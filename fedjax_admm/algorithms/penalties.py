@@ -69,7 +69,9 @@ class PenaltyRule(Protocol):
     * `bounds`, (lowest, highest) penalty, each a number or one per client; without it they are `BOUNDS`, and None is
       for a rule that changes nothing;
     * `judge_idle`, whether solves that did no epoch change the penalty too; without it they do;
-    * `until`, after how many solves that it judged the client's penalty stays; without it, or if None, never.
+    * `until`, after how many solves that it judged the client's penalty stays; without it, or if None, never;
+    * `propose(penalty, seen)`, with which all clients share one level: the logarithm of the factor by which this client
+      would change it, and whether it has anything to propose. `Level` pools what they say; see `stiffness`.
     """
 
     def __call__(self, penalty: Array, consensus_gap: Array, movement: Array) -> Array: ...
