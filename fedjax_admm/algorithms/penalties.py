@@ -45,7 +45,9 @@ class Evidence:
     previous_duals: Any  # lambda
     center: Any  # z
     round: Array  # int32, k, from 0
-    start_residual: Array  # ||e(z)||, the subproblem's gradient at z; NaN where the criterion does not look there
+    start_residual: Any = (
+        np.nan
+    )  # ||e(z)||, the subproblem's gradient at z; NaN where the criterion does not look there
 
     @classmethod
     def of(
