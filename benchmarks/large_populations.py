@@ -96,8 +96,7 @@ def rows_of(comparison: fa.Comparison, kind: str, clients: int) -> list[str]:
                     floats[-1],
                 ]
             )
-        mean = np.mean(cells, axis=0)
-        numbers_of = ",".join(f"{value:.5g}" for value in mean)
+        numbers_of = ",".join(f"{value:.5g}" for value in np.mean(cells, axis=0)) if cells else "diverged,,,,,"
         lines.append(f'{kind},{clients},{len(cells)},"{label}",{numbers_of}')
     return lines
 
