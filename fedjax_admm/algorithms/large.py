@@ -16,7 +16,7 @@ def fedadmm_large(
     local: LocalSolver,
     penalty: Any = 1.0,
     *,
-    share: Any = 0.3,
+    share: Any = 0.1,
     heard: str = "only",
     forgetting: float | str = "auto",
     criterion: Criterion | None = None,
@@ -32,11 +32,13 @@ def fedadmm_large(
         share: The penalty as a share of the clients' stiffness, above 0 (see `penalties.stiffness`).
         heard: Whether the server counts "only" clients that it has heard from, or "all".
         forgetting: How it forgets, "auto" or a factor (see `fedadmm`).
-        criterion: When a local solve may stop; it must look at z, as `relative_residual` with reference="server" does.
+        criterion: When a local solve may stop. With one that does not look at z, as `relative_residual` with
+            reference="server" does, stiffness is not measured: penalties then stay as they are.
 
     >>> fedadmm_large(LocalSolver(learning_rate=0.1, max_epochs=5)).heard
     'only'
     """
     criterion = criteria.relative_residual(sigma=0.1, residual="epoch_mean") if criterion is None else criterion
-    rule = penalties.stiffness(share)
+    measured = getattr(criterion, "reference", None) == "server"
+    rule = penalties.stiffness(share) if measured else penalties.constant()
     return fedadmm(local, penalty, criterion=criterion, penalty_rule=rule, heard=heard, forgetting=forgetting)

@@ -362,7 +362,7 @@ def spectral(
     return Spectral(correlation, checks.number("slack", slack, above=0), *_limits(bounds), _ending(until))
 
 
-def stiffness(share: Any = 0.3, *, bounds: tuple[Any, Any] = BOUNDS) -> Stiffness:
+def stiffness(share: Any = 0.1, *, bounds: tuple[Any, Any] = BOUNDS) -> Stiffness:
     """All clients' penalties are a share of the stiffness that the clients' solves have shown, pooled by the server.
 
     A solve that ends at u+ has bent the subproblem's gradient from e(z) to about 0 over ||u+ - z||, so
@@ -379,8 +379,8 @@ def stiffness(share: Any = 0.3, *, bounds: tuple[Any, Any] = BOUNDS) -> Stiffnes
     penalty last "sent". A client sends two floats more and receives one more.
 
     Args:
-        share: The penalty as a share of the stiffness, above 0. Solves that leave much to others' clients (many clients
-            with little data, losses that flatten out) like less, exact solves of quadratics 1.
+        share: The penalty as a share of the stiffness, above 0. Near-exact solves of quadratics like about 1,
+            classification with few local epochs 0.1 or less.
         bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients].
 
     Returns:
