@@ -22,7 +22,8 @@ from federations import GAMMA, least_squares
 import fedjax_admm as fa
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCES = {"python", "bibtex", "diff", "text", "bash", "console", "toml", "yaml", "json", "latex"}
 SMALLER = {  # what a block says, and what is run
     r"linear_regression\(\)": "linear_regression(num_clients=20, rows_per_client=5, dimension=4, rounds=2)",
     r"rounds=\d+": "rounds=2",
@@ -49,12 +50,13 @@ def programs(document):
         if "import fedjax_admm" in block:
             joined.append(block)
         else:
+            assert joined, f"the first Python block of {document} has to import fedjax_admm"
             joined[-1] += block
     return joined
 
 
 PROGRAMS = [
-    pytest.param(program, id=f"{document.stem}-{number}")
+    pytest.param(program, id=f"{document.relative_to(ROOT).with_suffix('')}-{number}")
     for document in DOCUMENTS
     for number, program in enumerate(programs(document))
 ]
@@ -88,7 +90,7 @@ def test_all_python_is_in_a_block_that_runs():
     for document in DOCUMENTS:
         text = document.read_text()
         fences = re.findall(r"^```(\w+)", text, re.MULTILINE)
-        assert set(fences) <= {"python", "bibtex", "diff"}, document
+        assert set(fences) <= FENCES, document
         outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
         assert not re.findall(r"^    (?:(?:\w+ = )?fa\.|import |from ).*", outside, re.MULTILINE), document
 
