@@ -41,10 +41,14 @@ STATISTICS: Mapping[str, Statistic] = {
         keeps_direction=False,
     ),
     "worst_decile": Statistic(
-        "worst decile", "the value than which a tenth of the clients are worse: of a loss its 90th percentile", _quantile(0.1)
+        "worst decile",
+        "the value than which a tenth of the clients are worse: of a loss its 90th percentile",
+        _quantile(0.1),
     ),
     "best_decile": Statistic(
-        "best decile", "the value than which a tenth of the clients are better: of a loss its 10th percentile", _quantile(0.9)
+        "best decile",
+        "the value than which a tenth of the clients are better: of a loss its 10th percentile",
+        _quantile(0.9),
     ),
     "worst": Statistic("worst", "the worst client's value", _quantile(0.0)),
 }

@@ -132,16 +132,18 @@ class EveryClient:
 
     def placed(self) -> FederatedData:
         """The evaluated rows where the devices have them; placed at the first use."""
-        if self._placed is None:
+        placed = self._placed
+        if placed is None:
             if self._place is not None:
-                self._placed = self._place()
+                placed = self._place()
             elif self._mesh is None:
-                self._placed = self._data
+                placed = self._data
             elif self._at_home:
-                self._placed = split_by_home(self._data, self._mesh)
+                placed = split_by_home(self._data, self._mesh)
             else:
-                self._placed = replicated(self._data, self._mesh)
-        return self._placed
+                placed = replicated(self._data, self._mesh)
+            self._placed = placed
+        return placed
 
     def _values_of_rows(self, params: Any) -> dict[str, np.ndarray]:
         """Every value of the evaluated clients' rows [rows], in clients' order."""
@@ -158,7 +160,9 @@ class EveryClient:
             values = self._measure_rows(params, mine, pieces, rows)
             host = {name: processes.whole(value) for name, value in values.items()}
             for device, positions in enumerate(mine):
-                chosen = {name: np.asarray(v).reshape(self._devices, -1)[device, : len(positions)] for name, v in host.items()}
+                chosen = {
+                    name: np.asarray(v).reshape(self._devices, -1)[device, : len(positions)] for name, v in host.items()
+                }
                 parts[device].append(chosen)
         return {
             name: np.concatenate([part[name] for device in parts for part in device]) for name in self.measures.names
@@ -266,6 +270,7 @@ class EveryClient:
             own = self._put(rows, over)
             own_spec, addresses = over, np.broadcast_to(np.arange(ids[0].size).reshape(ids[0].shape), ids.shape)
         elif split:
+            assert self._each is not None
             first = np.arange(self._devices)[:, None, None] * self._each
             own_spec, addresses = over, np.where(exists, ids - first, 0)
         else:
@@ -402,9 +407,9 @@ def _measure_rows(
     if mesh is None:
         return on_a_device(data, params, places)
     same, over = PartitionSpec(), PartitionSpec(AXIS)
-    return jax.shard_map(
-        on_a_device, mesh=mesh, in_specs=(specs.tree, same, over), out_specs=over, check_vma=False
-    )(data, params, places)
+    return jax.shard_map(on_a_device, mesh=mesh, in_specs=(specs.tree, same, over), out_specs=over, check_vma=False)(
+        data, params, places
+    )
 
 
 def _measure_slices(
@@ -438,7 +443,7 @@ def _measure_groups(
     """The values [devices * groups, width] of clients at their own parameters, among `own` at their addresses."""
 
     def on_a_device(data: FederatedData, own: Any, *tables: Array) -> dict[str, Array]:
-        return lax.map(lambda group: _measure_group(measures, data, own, *group, piece), tables)
+        return lax.map(lambda group: _measure_group(measures, data, own, *group, piece=piece), tables)
 
     tables = (addresses, offsets, sizes)
     if mesh is None:
@@ -450,7 +455,7 @@ def _measure_groups(
 
 
 def _measure_group(
-    measures: Measures, data: FederatedData, own: Any, addresses: Array, offsets: Array, sizes: Array, piece: int
+    measures: Measures, data: FederatedData, own: Any, addresses: Array, offsets: Array, sizes: Array, *, piece: int
 ) -> dict[str, Array]:
     """The values [width] of clients that are evaluated together."""
     params, columns = trees.take(own, addresses), jnp.arange(piece, dtype=jnp.int32)

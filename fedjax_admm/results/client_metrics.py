@@ -94,9 +94,7 @@ class ClientMetrics(Mapping[str, np.ndarray]):
         return f"ClientMetrics({counts}: {', '.join(self)})"
 
 
-def stack(
-    rounds: Sequence[int], about: EvaluatedClients, values: Sequence[Mapping[str, np.ndarray]]
-) -> ClientMetrics:
+def stack(rounds: Sequence[int], about: EvaluatedClients, values: Sequence[Mapping[str, np.ndarray]]) -> ClientMetrics:
     """The metrics of evaluations that were done one by one.
 
     Args:
@@ -108,7 +106,9 @@ def stack(
         Them together.
     """
     names: Any = values[0] if values else ()
-    return ClientMetrics(np.array(rounds, int), about, {name: np.stack([one[name] for one in values]) for name in names})
+    return ClientMetrics(
+        np.array(rounds, int), about, {name: np.stack([one[name] for one in values]) for name in names}
+    )
 
 
 def evaluation_rounds(rounds: int, every: int) -> list[int]:

@@ -55,7 +55,9 @@ def resume(run_dir: Any, trust: str | Sequence[str] = (), **settings: Any) -> Re
             raise CannotRecreate("initial_params")
         trusted = check_trust(trust)
         algorithm = recreate_algorithm(stored["algorithm"], trusted)
-        arguments = {name: recreate(stored[name], trusted) for name in (*names, *EVALUATION, *CONDITIONS) if name in stored}
+        arguments = {
+            name: recreate(stored[name], trusted) for name in (*names, *EVALUATION, *CONDITIONS) if name in stored
+        }
         arguments["execution"] = remake_execution(stored["execution"], folder / SETTINGS)
         problem = remake_problem(stored["problem"].get("recipe"), settings.get("progress", True))
     return simulate(problem, algorithm, run_dir=run_dir, **arguments | settings)

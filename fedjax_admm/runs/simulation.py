@@ -14,10 +14,11 @@ from jax.sharding import Mesh
 from ..algorithms import contract
 from ..algorithms.base import Algorithm
 from ..core import checks, randomness, trees
+from ..core.client_statistics import PERSONAL
 from ..core.vocabulary import Solves, State
 from ..engine import placement, processes
 from ..engine.devices import on_one_device
-from ..engine.every_client import EveryClient, sample_of
+from ..engine.every_client import OWN, EveryClient, sample_of
 from ..engine.execution import Execution
 from ..engine.memory import lane_bytes, size_of
 from ..engine.population import Population, StoredClients, init_state, make_population
@@ -27,7 +28,9 @@ from ..exchange.client_time import ClientTime
 from ..exchange.cohorts import Cohorts, check_cohort
 from ..exchange.faults import Faults
 from ..exchange.stage import Exchange, check_stages
+from ..problems.evaluated_rows import check_evaluate, evaluated_on
 from ..problems.evaluation import evaluate
+from ..problems.measures import Measures
 from ..problems.problem import Problem, check_params
 
 
@@ -82,6 +85,7 @@ class Simulation:
         check_conditions(faults, client_time)
         problem = problem.on_device()
         self.problem, self.algorithm = problem, algorithm
+        self._evaluated_on: dict[Any, Problem] = {}
         self.seed = checks.integer("seed", seed, at_least=0)
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)
         _check_client_axes(algorithm, problem.data.num_clients)
@@ -241,9 +245,27 @@ class Simulation:
         """The first `count` rounds with `cohorts` [rounds, cohort]. See `Population.run`."""
         return self.population.run(state, cohorts, count, self.cohorts.after(int(state.round) + count), wait)
 
-    def evaluate(self, state: State) -> dict[str, float]:
-        """The global loss and the metrics at the state's parameters."""
-        return evaluate(self.problem, on_one_device(state.params))
+    def evaluate(self, state: State, on: Any = "all") -> dict[str, float]:
+        """The global loss and the metrics at the state's parameters.
+
+        Args:
+            state: What a round left.
+            on: What `simulate` has as evaluate: "all", a number of rows, "test" or None.
+
+        Returns:
+            What was evaluated, by the names of the history's columns.
+        """
+        if on is None:
+            return {}
+        if on not in self._evaluated_on:
+            check_evaluate(on, self.problem)
+            self._evaluated_on[on] = evaluated_on(self.problem, on)
+        return evaluate(self._evaluated_on[on], on_one_device(state.params), with_loss=on != "test")
+
+    def quantities(self) -> tuple[str, ...]:
+        """What can be evaluated of each client: at the server's parameters, and at its own if the method keeps them."""
+        names = Measures.of(self.problem).names
+        return (*names, *(f"{PERSONAL}{name}" for name in names if OWN in self.shapes().clients))
 
     def every_client(self, clients: Any = "all") -> EveryClient:
         """What evaluates clients one by one.

@@ -1,4 +1,4 @@
-"""The two files of clients' evaluations: `client_metrics.npy`, which grows, and `clients.npy`, which says whose they are."""
+"""The files of clients' evaluations: `client_metrics.npy`, which grows, and `clients.npy`: whose they are."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ class ClientFiles:
         if not sound:
             raise DamagedFileError(f"{self.path} is damaged or missing: it needs this run's header and length", REBUILD)
 
-    def write(
-        self, rounds: Sequence[int], evaluations: Evaluations
-    ) -> tuple[list[Block], list[Block]]:
+    def write(self, rounds: Sequence[int], evaluations: Evaluations) -> tuple[list[Block], list[Block]]:
         """Writes evaluations in their place.
 
         Args:
@@ -136,9 +134,15 @@ def read_client_metrics(folder: Path, rounds: Sequence[int]) -> ClientMetrics:
         if values.ndim != 2 or len(values) < len(rounds) or values.shape[1] != len(about) or not names:
             raise ValueError("of another shape")
         labels = np.array(about["labels"]) if "labels" in (about.dtype.names or ()) else None
-        known = (np.array(about[name]) for name in ("client", "size", "evaluated_rows", "weight"))
+        whose = EvaluatedClients(
+            clients=np.array(about["client"]),
+            sizes=np.array(about["size"]),
+            evaluated_rows=np.array(about["evaluated_rows"]),
+            weights=np.array(about["weight"]),
+            labels=labels,
+        )
         every = [{name: np.array(values[name][k]) for name in names} for k in range(len(rounds))]
-        return stack(rounds, EvaluatedClients(*known, labels), every)
+        return stack(rounds, whose, every)
     except FileNotFoundError as error:
         raise DamagedFileError(f"{error.filename} is missing", REBUILD) from None
     except (ValueError, EOFError, OSError, KeyError, IndexError):  # which speak of NumPy's formats

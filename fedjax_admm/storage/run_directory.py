@@ -39,8 +39,8 @@ from ..results.client_metrics import evaluation_rounds
 from ..results.history import DivergenceError, History, RunRecord
 from . import settings as settings_module
 from .checkpoints import Checkpoints
-from .client_files import CLIENT_METRICS, ClientFiles, Evaluations, read_client_metrics
 from .checksums import REBUILD, Checksums, check_records, name_rounds, refuse_damage
+from .client_files import CLIENT_METRICS, ClientFiles, Evaluations, read_client_metrics
 from .growing_files import HistoryFile, Row, SolvesFile, read_history, read_solves, sync
 
 SETTINGS, EXECUTION, ENVIRONMENT, STATUS = "settings.json", "execution.json", "environment.json", "status.json"

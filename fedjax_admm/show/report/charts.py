@@ -56,7 +56,7 @@ def _series(
     label: str, records: Sequence[RunRecord], abscissas: Iterable[str], columns: Iterable[str], most: int
 ) -> dict[str, Any]:
     """One label's numbers: a list per abscissa, and per column the mean and where there is one the band."""
-    evaluated = np.isfinite(records[0].history["loss"][: curves.num_rows(records)])
+    evaluated = records[0].history.was_evaluated[: curves.num_rows(records)]
     rows = _choose_rows(evaluated, most)
     x = {AGAINST[word].name: _plain(curves.horizontal(records, word)[rows]) for word in abscissas}
     common = (name for name in columns if all(name in record.history for record in records))
