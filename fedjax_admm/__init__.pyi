@@ -10,12 +10,17 @@ from ._version import __version__ as __version__
 from .algorithms import criteria as criteria
 from .algorithms import penalties as penalties
 from .algorithms import prox as prox
+from .algorithms import server_optimizers as server_optimizers
 from .algorithms.admm import fedadmm as fedadmm
 from .algorithms.admm import fedadmm_in as fedadmm_in
 from .algorithms.admm import fedadmm_insa as fedadmm_insa
 from .algorithms.averaging import fedavg as fedavg
 from .algorithms.averaging import fedprox as fedprox
 from .algorithms.feddyn import feddyn as feddyn
+from .algorithms.fedopt import fedadagrad as fedadagrad
+from .algorithms.fedopt import fedadam as fedadam
+from .algorithms.fedopt import fedavgm as fedavgm
+from .algorithms.fedopt import fedyogi as fedyogi
 from .algorithms.local_solver import LocalSolver as LocalSolver
 from .algorithms.scaffold import scaffold as scaffold
 from .algorithms.server_step import ServerStep as ServerStep
