@@ -11,6 +11,7 @@ import numpy as np
 from ..core import checks, trees
 from ..core.vocabulary import State
 from ..data.labels import count_labels
+from ..problems.problem import Problem
 from ..results.client_metrics import ClientMetrics, EvaluatedClients, evaluation_rounds, stack
 from ..storage.client_files import ClientFiles, Evaluations
 from .simulation import Simulation
@@ -32,6 +33,26 @@ def check_client_evaluation(every: Any, clients: Any) -> None:
         raise ValueError(f"evaluate_clients={clients!r} needs evaluate_clients_every: give that too")
 
 
+def describe_clients(problem: Problem, clients: np.ndarray) -> EvaluatedClients:
+    """What clients hold.
+
+    Args:
+        problem: Theirs.
+        clients: Whom to describe.
+
+    Returns:
+        Their rows, weights and labels.
+    """
+    data = problem.data
+    return EvaluatedClients(
+        clients=clients,
+        sizes=np.asarray(data.sizes)[clients],
+        evaluated_rows=np.asarray(problem.evaluated_data.sizes)[clients],
+        weights=np.asarray(data.weights, np.float64)[clients],
+        labels=count_labels(data, clients),
+    )
+
+
 class ClientEvaluation:
     """The evaluations of a run's clients.
 
@@ -50,14 +71,7 @@ class ClientEvaluation:
         self.every, self.quantities = every, sim.quantities()
         self._rounds = evaluation_rounds(rounds, every)
         self._done: Evaluations = {}
-        ids, data = sim.every_client(clients).clients, sim.problem.data
-        self.about = EvaluatedClients(
-            clients=ids,
-            sizes=np.asarray(data.sizes)[ids],
-            evaluated_rows=np.asarray(sim.problem.evaluated_data.sizes)[ids],
-            weights=np.asarray(data.weights, np.float64)[ids],
-            labels=count_labels(data, ids),
-        )
+        self.about = describe_clients(sim.problem, sim.every_client(clients).clients)
 
     def is_due(self, done: int) -> bool:
         """Whether there is one after so many rounds."""
