@@ -58,7 +58,7 @@ def evaluated_columns(problem: Problem) -> tuple[str, ...]:
 
 
 @partial(jax.jit, static_argnames=("rows", "eval_rows", "with_loss"))
-def _sums(problem: Problem, params: Params, rows: int, eval_rows: int, with_loss: bool) -> dict[str, Array]:
+def _sums(problem: Problem, params: Params, rows: int, eval_rows: int, with_loss: bool = True) -> dict[str, Array]:
     """The sums [runs, pieces], one after the other: as much memory as one needs."""
     return lax.map(lambda one: _sums_of_one(problem, one, rows, eval_rows, with_loss), params)
 

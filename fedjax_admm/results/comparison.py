@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..core import checks
+from ..core.client_statistics import STATISTICS as STATISTICS_OVER_CLIENTS
+from ..core.client_statistics import split_name
 from ..core.columns import COLUMNS, Column, Kind, look_up
 from ..core.vocabulary import StopReason
 from .history import History, RunRecord
@@ -305,17 +307,29 @@ def key_figures(run: RunRecord) -> Table:
     rows += [_total(each, history) for each in counted if each.kind is Kind.CLIENTS]
     if np.isfinite(history["penalty_mean"][-1]):
         rows.append(("penalty, mean over clients", f"{history['penalty_mean'][-1]:.4g}"))
-    for name in history.over_clients:
-        rows.append((look_up(name).label, f"{_last_known(name, run):.6g}"))
+    rows += _over_clients_rows(run)
     if run.evaluated != "all":
         rows.append(
             ("loss evaluated on", WHERE.get(run.evaluated) or f"{run.evaluated:,} rows, the same in every round")
         )
-    seconds = f"{history['seconds'].sum():.1f} + {history['eval_seconds'].sum():.1f} of evaluation"
+    rows.append(("seconds", f"{history['seconds'].sum():.1f} + {history['eval_seconds'].sum():.1f} of evaluation"))
     if "client_eval_seconds" in history:
-        seconds += f" + {history['client_eval_seconds'].sum():.1f} of evaluating clients"
-    rows.append(("seconds", seconds))
+        rows.append(("seconds of evaluating clients", f"{history['client_eval_seconds'].sum():.1f}"))
     return Table(("quantity", "value"), tuple(rows))
+
+
+def _over_clients_rows(run: RunRecord) -> list[tuple[str, str]]:
+    """A line for each loss and metric that every client has: how it is spread over them at the last evaluation."""
+    shown = ("worst", "worst_decile", "mean", "best_decile")
+    quantities = dict.fromkeys(parts[0] for name in run.history.over_clients if (parts := split_name(name)))
+    words = ", ".join(STATISTICS_OVER_CLIENTS[each].label for each in shown)
+    return [
+        (
+            f"{quantity.replace('_', ' ')} of clients: {words}",
+            ", ".join(f"{_last_known(f'{quantity}_{each}', run):.4g}" for each in shown),
+        )
+        for quantity in quantities
+    ]
 
 
 def _total(column: Column, history: History) -> tuple[str, str]:

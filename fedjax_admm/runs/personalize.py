@@ -100,7 +100,8 @@ def personalize(
     if not isinstance(problem, Problem):
         raise ValueError(f"problem must be a fa.Problem, got {type(problem).__name__}")
     problem = problem.on_device()
-    algorithm = FineTuning(_limited(local, problem, epochs, steps), criteria.run_to_maximum())
+    whole: Any = criteria.run_to_maximum()
+    algorithm = FineTuning(_limited(local, problem, epochs, steps), whole)
     sim = Simulation(problem, algorithm, seed=seed, initial_params=result.params, execution=execution)
     every = sim.every_client(clients)
     sim = Simulation(

@@ -38,13 +38,13 @@ def plot_clients(
     named = curves.named_runs(runs)
     first = client_curves.evaluated_clients(next(iter(named.values()))[0])
     name = client_curves.quantity_name(list(first), name)
-    before = 0 if axes is None else len(axes.lines)
+    before, kept = (0, "") if axes is None else (len(axes.lines), axes.get_ylabel())  # what is there stays
     outer, inner = (client_curves.spread(name, edges) for edges in (PERCENTILES, client_curves.QUARTILES))
     axes = figures.plot(named, outer, against=against, scale=scale, axes=axes)
     drawn = dict(zip(outer.curves(named, against), axes.lines[before:], strict=True))
     for label, curve in inner.curves(named, against).items():
         axes.fill_between(curve.x, curve.low, curve.high, color=drawn[label].get_color(), alpha=0.2, linewidth=0)
-    axes.set_ylabel(f"{outer.label}\nbands: {outer.band}, 25th to 75th")
+    axes.set_ylabel(kept or f"{outer.label}\nbands: the middle 80 % and 50 %")
     return axes
 
 
