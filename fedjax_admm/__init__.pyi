@@ -16,7 +16,9 @@ from .algorithms.admm import fedadmm_in as fedadmm_in
 from .algorithms.admm import fedadmm_insa as fedadmm_insa
 from .algorithms.averaging import fedavg as fedavg
 from .algorithms.averaging import fedprox as fedprox
+from .algorithms.feddr import feddr as feddr
 from .algorithms.feddyn import feddyn as feddyn
+from .algorithms.fednova import fednova as fednova
 from .algorithms.fedopt import fedadagrad as fedadagrad
 from .algorithms.fedopt import fedadam as fedadam
 from .algorithms.fedopt import fedavgm as fedavgm
