@@ -147,10 +147,12 @@ def _limited(local: LocalSolver, problem: Problem, epochs: int | None, steps: in
     )
 
 
-def _make_stopping(factory: Callable[..., Any], steps: int, learning_rate: Any) -> optax.GradientTransformation:
+def _make_stopping(
+    factory: Callable[..., Any], steps: int, learning_rate: Any, **options: Any
+) -> optax.GradientTransformation:
     """An optimizer that stands still after so many steps: an epoch may have more."""
 
     def goes_on(step: Any, **_: Any) -> Any:
         return step < steps
 
-    return optax.conditionally_mask(factory(learning_rate), goes_on)
+    return optax.conditionally_mask(factory(learning_rate, **options), goes_on)
