@@ -14,6 +14,7 @@ from ..core.client_statistics import column_names, summarize
 from ..core.columns import FinishedRound, columns_of_run, look_up
 from ..core.vocabulary import Condition, Solves
 from ..engine.rounds import RoundInfo
+from ..exchange.cohorts import Selection
 from ..problems.evaluation import evaluated_columns
 from ..results.history import DivergenceError, History
 from .divergence import divergence_of_evaluation, divergence_of_round
@@ -41,6 +42,7 @@ class HistoryBuilder:
         self._records: list[dict[str, float]] = []
         self._last: Mapping[str, float] = {}  # what was evaluated last
         self._taken = 0  # records that `take_new` has returned
+        self.clock = 0.0  # simulated seconds of all rounds so far
 
     def resume(self, records: list[dict[str, float]]) -> None:
         """Goes on after these records."""
@@ -48,6 +50,8 @@ class HistoryBuilder:
         evaluated = (record for record in reversed(records) if any(np.isfinite(record[n]) for n in self._evaluated))
         self._last = {name: value for name, value in next(evaluated, {}).items() if name in self._evaluated}
         self._last = {name: value for name, value in self._last.items() if not np.isnan(value)}
+        for record in records:
+            self._add_to_clock(record)
         self._warned = any(record.get("penalties_at_bound", 0) > 0 for record in records)
 
     def take_new(self) -> list[dict[str, float]]:
@@ -86,11 +90,11 @@ class HistoryBuilder:
         statistics = summarize(values, lambda name: look_up(name).less_is_better)
         self._records[-1].update(statistics, client_eval_seconds=seconds)
 
-    def add_rounds(self, cohorts: np.ndarray, infos: RoundInfo, ran: int, seconds: float) -> None:
+    def add_rounds(self, selected: Sequence[Selection], infos: RoundInfo, ran: int, seconds: float) -> None:
         """Adds the records of rounds that were dispatched together.
 
         Args:
-            cohorts: Their clients [rounds, cohort].
+            selected: Who took part in each.
             infos: What the engine left of them [rounds, ...], of NumPy.
             ran: How many of them took place: the first ones.
             seconds: What they took together.
@@ -111,10 +115,12 @@ class HistoryBuilder:
                 executed_samples=int(executed[k]),
                 devices=self._sim.devices,
                 seconds=seconds / ran,
-                simulated_seconds=self._simulated_seconds(cohorts[k], info.solves),
-                penalties_at_bound=self._count_at_bound(cohorts[k], info.solves),
+                simulated_seconds=self._simulated_seconds(selected[k].ids, info.solves),
+                penalties_at_bound=self._count_at_bound(selected[k].ids, info.solves),
+                available=selected[k].available,
             )
             self._records.append(self._record(done))
+            self._add_to_clock(self._records[-1])
 
     def history(self) -> History:
         """The history so far."""
@@ -128,7 +134,13 @@ class HistoryBuilder:
     def _simulated_seconds(self, cohort: np.ndarray, solves: Solves) -> float:
         if self._sim.client_time is None:
             return np.nan
+        if solves.vacant.all():
+            return self._sim.cohorts.wait(self.clock)
         return self._sim.client_time.round_seconds(cohort, solves, self._floats_down, self._floats_up)
+
+    def _add_to_clock(self, record: Mapping[str, float]) -> None:
+        """One record after the other, so that a run that was resumed has the same bits."""
+        self.clock += record.get("simulated_seconds", 0.0)
 
     def _count_at_bound(self, cohort: np.ndarray, solves: Solves) -> int:
         """How many of the cohort's penalties are at a bound; the first time with a warning."""
@@ -159,6 +171,7 @@ def _conditions(sim: Simulation) -> set[Condition]:
         Condition.FAULTS: faults is not None and faults.any,
         Condition.CLIENT_TIME: client_time is not None,
         Condition.DEADLINE: client_time is not None and client_time.deadline is not None,
+        Condition.AVAILABILITY: sim.cohorts.may_vary,
         Condition.PENALTY_RULE: penalties.bounds_of(_penalty_rule(sim)) is not None,
     }
     return {condition for condition, is_so in holds.items() if is_so}

@@ -81,8 +81,9 @@ def simulate(
         problem: What the clients minimise.
         algorithm: How, such as `fedadmm_insa(...)`.
         rounds: How many rounds.
-        participation: A fraction of the clients or a whole number of them, drawn uniformly in each round, or an
-            integer array [rounds, cohort].
+        participation: A fraction of the clients or a whole number of them, drawn uniformly in each round; who is
+            available, such as `fa.availability.probability(0.3, cohort=40)`, or a function (round, key) -> clients; or
+            an integer array [rounds, cohort], or a list of lists.
         seed: Fixes the initial parameters, the cohorts and the order of every epoch's rows. Two algorithms with the
             same seed start alike and select the same clients.
         initial_params: z^0 instead of `problem.init`'s.
@@ -228,7 +229,10 @@ class _Run:
         self._sim, self._rounds, self._evaluation, self._progress = sim, rounds, evaluation, progress and first
         self._on_round, self._wants_state = on_round if first else None, _wants_state(on_round)
         least = evaluation.until_next(0)
-        self._most = 1 if self._wants_state else min(least, MOST_ROUNDS_A_DISPATCH)
+        # A clock must stand still before it is known who is available next.
+        alone = self._wants_state or sim.cohorts.needs_clock
+        self._most = 1 if alone else min(least, MOST_ROUNDS_A_DISPATCH)
+        self._cohorts: list[np.ndarray] = []  # of the rounds done, each [cohort]
 
     def __call__(self, directory: RunDirectory | NoDirectory, interrupts: Interrupts) -> Result:
         sim, clients = self._sim, self._evaluation.clients
@@ -244,6 +248,8 @@ class _Run:
             log.resume(restored.rows)
             if clients is not None:
                 clients.resume(restored.evaluations)
+            self._cohorts = list(restored.cohorts)
+            sim.cohorts.check_repeats(restored.cohorts)
         quick, stop = 1, False  # rounds that fit into SECONDS_A_DISPATCH; whether it is to stop
         with Progress(self._rounds, self._progress, done) as shown:
             while done < self._rounds and not stop:
@@ -283,7 +289,7 @@ class _Run:
         # The parameters are the result's own: its state may be given to another round.
         return Result(
             history=log.history(),
-            cohorts=self._cohorts(0, done),
+            cohorts=np.stack(self._cohorts),
             solves=solves,
             num_clients=self._sim.problem.data.num_clients,
             client_metrics=None if self._evaluation.clients is None else self._evaluation.clients.metrics(),
@@ -302,7 +308,9 @@ class _Run:
         interrupts: Interrupts,
     ) -> tuple[State, Solves, float]:
         """`count` rounds in one call of the device: the state, their solves [count, cohort] and the seconds."""
-        block = self._cohorts(done, done + count)
+        selected = [self._sim.cohorts.select(k, log.clock) for k in range(done, done + count)]
+        block = np.stack([each.ids for each in selected])
+        self._cohorts += list(block)
         # Always of one shape, so that a shorter last block compiles nothing.
         padded = np.concatenate([block, np.repeat(block[-1:], self._most - count, axis=0)])
         began = time.perf_counter()
@@ -311,16 +319,11 @@ class _Run:
         seconds = time.perf_counter() - began
         solves = jax.tree.map(lambda leaf: leaf[:count], infos.solves)
         try:
-            log.add_rounds(block, infos, int(ran), seconds)
+            log.add_rounds(selected, infos, int(ran), seconds)
         except DivergenceError:
             self._tell(directory, log, done, solves, state)
             raise
         return state, solves, seconds
-
-    def _cohorts(self, start: int, end: int) -> np.ndarray:
-        """The clients of rounds `start` to `end` [rounds, cohort]."""
-        empty = np.empty((0, self._sim.cohorts.size), np.int32)
-        return np.stack([self._sim.cohorts[k] for k in range(start, end)]) if end > start else empty
 
     def _tell(
         self,
@@ -337,7 +340,8 @@ class _Run:
         number = len(rows) if solves is not None else 0
         clients, last = self._evaluation.clients, int(rows[-1]["round"])
         evaluations = {} if clients is None else clients.of(int(rows[0]["round"]), last)
-        directory.record(rows, start, self._cohorts(start, start + number), _first(solves, number), evaluations)
+        cohorts = np.array(self._cohorts[start : start + number], np.int32)
+        directory.record(rows, start, cohorts, _first(solves, number), evaluations)
         if self._on_round is None:
             return
         for row in rows:

@@ -63,6 +63,7 @@ class Restored:
     round: int
     state: Any
     rows: list[Row]  # of the history, rounds 0 to `round`
+    cohorts: np.ndarray  # [rounds, cohort] of the rounds done
     solves: Solves  # of the rounds done
     evaluations: Evaluations  # of clients
 
@@ -173,8 +174,8 @@ class RunDirectory:
             if checkpoint is None:
                 return None
             evaluations = {} if self._client_files is None else self._client_files.read(round)
-            rows, (_, solves) = self._history.rows(round + 1), self._solves.read(round)
-            return Restored(round, checkpoint[1], rows, solves, evaluations)
+            rows, (cohorts, solves) = self._history.rows(round + 1), self._solves.read(round)
+            return Restored(round, checkpoint[1], rows, cohorts, solves, evaluations)
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be resumed: {error}") from error
 
