@@ -1,4 +1,4 @@
-"""What a run leaves: a row a round, and the result that carries it."""
+"""What a run leaves: one record per round, and the result that carries them."""
 
 from __future__ import annotations
 

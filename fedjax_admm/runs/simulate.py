@@ -85,7 +85,7 @@ def simulate(
             available, such as `fa.availability.probability(0.3, cohort=40)`, or a function (round, key) -> clients; or
             an integer array [rounds, cohort], or a list of lists.
         seed: Fixes the initial parameters, the cohorts and the order of every epoch's rows. Two algorithms with the
-            same seed start alike and select the same clients.
+            same seed start at the same point and select the same clients.
         initial_params: z^0 instead of `problem.init`'s.
         evaluate_every: The loss and the metrics are computed at round 0, at every so many rounds and at the last.
             Rounds between are dispatched together.
@@ -102,11 +102,11 @@ def simulate(
             than those of the run that is there are refused. SIGTERM, as Ctrl-C does always, then ends it after the
             round.
         execution: Lanes, devices, and where the clients' state is kept.
-        faults: Clients that drop out or send rubbish, and what the server does about it; see `Faults`.
+        faults: Clients that drop out or send something wrong, and what the server does about it; see `Faults`.
         client_time: How fast clients are, for simulated seconds in the history, and a deadline; see `ClientTime`.
         exchange: Stages of your own between client and server, after those; see `Stage`.
         progress: Show a bar in a terminal or notebook, and a line every few seconds elsewhere, on stderr.
-        on_round: Called with each new row of the history, a dict, for a logger of your own; see `loggers`. A function
+        on_round: Called with each new record of the history, a dict, for a logger of your own; see `loggers`. A function
             of two arguments also gets the `State` after the round, with the parameters and what is kept of clients, to
             compute anything of it; rounds are then dispatched one by one, and the next one takes the state's memory
             over, so keep copies. Of several processes only the first calls it.
