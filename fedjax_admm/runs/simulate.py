@@ -106,10 +106,10 @@ def simulate(
         client_time: How fast clients are, for simulated seconds in the history, and a deadline; see `ClientTime`.
         exchange: Stages of your own between client and server, after those; see `Stage`.
         progress: Show a bar in a terminal or notebook, and a line every few seconds elsewhere, on stderr.
-        on_round: Called with each new record of the history, a dict, for a logger of your own; see `loggers`. A function
-            of two arguments also gets the `State` after the round, with the parameters and what is kept of clients, to
-            compute anything of it; rounds are then dispatched one by one, and the next one takes the state's memory
-            over, so keep copies. Of several processes only the first calls it.
+        on_round: Called with each new record of the history, a dict, for a logger of your own; see `loggers`. A
+            function of two arguments also gets the `State` after the round, with the parameters and what is kept of
+            clients, to compute anything of it; rounds are then dispatched one by one, and the next one takes the
+            state's memory over, so keep copies. Of several processes only the first calls it.
         checkpoint_seconds: The least time between two checkpoints, besides the one at the end.
         label: What the algorithm is called in the run's directory and report; by default what its record says.
         rebuild: Where the run's records on disk are damaged, compute it again from the last checkpoint before the
