@@ -104,8 +104,8 @@ def plot_client_sizes(run: RunRecord, name: str | None = None, *, axes: Any = No
 def plot_client_labels(run: RunRecord, name: str | None = None, *, axes: Any = None) -> Any:
     """Each client's loss or metric over the share of its most frequent label, at the last evaluation.
 
-    A client with rows of one label alone is at the right. Returns matplotlib's axes. The arguments are
-    `plot_client_sizes`'s; the data needs a field "y" of labels.
+    A client with rows of one label alone is at the right. The data needs a field "y" of labels. Returns matplotlib's
+    axes. The arguments are `plot_client_sizes`'s.
 
     >>> fa.plots.plot_client_labels(run).get_xlabel()  # doctest: +SKIP
     "share of the client's most frequent label"
