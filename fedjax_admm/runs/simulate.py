@@ -39,11 +39,13 @@ from ..storage.settings import (
 from .collected_solves import CollectedSolves
 from .history_builder import HistoryBuilder
 from .interrupts import Interrupted, Interrupts
+from .kept import KeptRun
 from .progress import Progress
 from .simulation import Simulation, check_conditions
 
 MOST_ROUNDS_A_DISPATCH = 64
 SECONDS_A_DISPATCH = 1.0  # if a round is shorter: so that progress shows, rows are written and an interrupt is heard
+Directory = RunDirectory | NoDirectory | KeptRun
 PRECISION = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")  # that results depend on
 
 
@@ -114,6 +116,50 @@ def simulate(
     >>> bool(result.history["loss"][-1] < 0.01 * result.history["loss"][0])
     True
     """
+    return simulate_until(
+        rounds, problem, algorithm, rounds, participation=participation, seed=seed, initial_params=initial_params,
+        evaluate_every=evaluate_every, run_dir=run_dir, execution=execution, faults=faults, client_time=client_time,
+        exchange=exchange, progress=progress, on_round=on_round, checkpoint_seconds=checkpoint_seconds, label=label,
+        rebuild=rebuild,
+    )  # fmt: skip
+
+
+def simulate_until(
+    until: int,
+    problem: Problem,
+    algorithm: Algorithm,
+    rounds: int,
+    *,
+    kept: KeptRun | None = None,
+    participation: Any = 1.0,
+    seed: int = 0,
+    initial_params: Any = None,
+    evaluate_every: int = 1,
+    run_dir: str | os.PathLike[str] | None = None,
+    execution: Execution | None = None,
+    faults: Faults | None = None,
+    client_time: ClientTime | None = None,
+    exchange: Any = (),
+    progress: bool = True,
+    on_round: Callable[[dict[str, float]], Any] | None = None,
+    checkpoint_seconds: float = 60.0,
+    label: str | None = None,
+    rebuild: bool = False,
+) -> Result:
+    """`simulate`, which pauses after some of the rounds; the same call with a later `until` goes on.
+
+    Args:
+        until: After which round it pauses, or ends if that is the last.
+        problem: What the clients minimise.
+        algorithm: How.
+        rounds: The rounds of the whole run.
+        kept: Where the run is kept meanwhile if it has no `run_dir`; None: nowhere.
+
+    The other arguments are `simulate`'s.
+
+    Returns:
+        The run so far.
+    """
     rounds = checks.integer("rounds", rounds, at_least=1)
     check_run(seed, evaluate_every, checkpoint_seconds, on_round, run_dir=run_dir)
     evaluate_every = int(evaluate_every)
@@ -123,23 +169,14 @@ def simulate(
     )  # fmt: skip
     sim.check_rounds(rounds)
     first = processes.is_first()
-    run = _Run(sim, rounds, evaluate_every, progress and first, on_round if first else None)
+    run = _Run(sim, rounds, evaluate_every, progress and first, on_round if first else None, until)
     if run_dir is None:
         with processes.together(None), Interrupts(kept=False) as interrupts:
-            return run(NoDirectory(), interrupts)
-    settings = {
-        "precision": {name: describe(getattr(jax.config, name)) for name in PRECISION},
-        "problem": describe_problem(problem),
-        "algorithm": describe_algorithm(algorithm, problem),
-        "rounds": rounds,
-        "participation": describe(sim.cohorts.setting),
-        "seed": sim.seed,
-        "initial_params": digest(initial_params),
-        "evaluate_every": evaluate_every,
-        "execution": sim.execution.settings(),
-        **describe_conditions(faults, client_time, exchange),
-        **({} if label is None else {"label": str(label)}),
-    }
+            return run(NoDirectory() if kept is None else kept, interrupts)
+    conditions = (faults, client_time, exchange)
+    settings = describe_run(
+        sim, describe_problem(problem), algorithm, rounds, evaluate_every, initial_params, conditions, label
+    )
     real = trees.scalar_dtype(sim.shapes().params)
     with (
         processes.together(run_dir),
@@ -148,6 +185,46 @@ def simulate(
     ):
         sim.use(sim.execution.again(directory.execution), directory.path)
         return run(directory, interrupts)
+
+
+def describe_run(
+    sim: Simulation,
+    problem: Any,
+    algorithm: Algorithm,
+    rounds: int,
+    evaluate_every: int,
+    initial_params: Any = None,
+    conditions: tuple[Any, Any, Any] = (None, None, ()),
+    label: str | None = None,
+) -> dict[str, Any]:
+    """A run's settings, as its directory has them.
+
+    Args:
+        sim: Its simulation.
+        problem: The problem, described.
+        algorithm: As it was given.
+        rounds: How many rounds the run has.
+        evaluate_every: Rounds between two evaluations.
+        initial_params: z^0, if it was given.
+        conditions: Faults, the clients' time, and stages.
+        label: What the algorithm is called.
+
+    Returns:
+        What JSON can hold.
+    """
+    return {
+        "precision": {name: describe(getattr(jax.config, name)) for name in PRECISION},
+        "problem": problem,
+        "algorithm": describe_algorithm(algorithm, sim.problem),
+        "rounds": rounds,
+        "participation": describe(sim.cohorts.setting),
+        "seed": sim.seed,
+        "initial_params": digest(initial_params),
+        "evaluate_every": evaluate_every,
+        "execution": sim.execution.settings(),
+        **describe_conditions(*conditions),
+        **({} if label is None else {"label": str(label)}),
+    }
 
 
 def check_run(
@@ -175,13 +252,19 @@ class _Run:
     """The loop over a simulation's rounds."""
 
     def __init__(
-        self, sim: Simulation, rounds: int, evaluate_every: int, progress: bool, on_round: Callable | None
+        self,
+        sim: Simulation,
+        rounds: int,
+        evaluate_every: int,
+        progress: bool,
+        on_round: Callable | None,
+        until: int,
     ) -> None:
         self._sim, self._rounds, self._every, self._progress = sim, rounds, evaluate_every, progress
-        self._on_round = on_round
+        self._on_round, self._until = on_round, min(until, rounds)
         self._most = min(evaluate_every, MOST_ROUNDS_A_DISPATCH)
 
-    def __call__(self, directory: RunDirectory | NoDirectory, interrupts: Interrupts) -> Result:
+    def __call__(self, directory: Directory, interrupts: Interrupts) -> Result:
         sim, log = self._sim, HistoryBuilder(self._sim)
         restored, solves = directory.restore(sim.saved_shape()), CollectedSolves()
         if restored is None:
@@ -193,24 +276,26 @@ class _Run:
             solves.add(restored.solves)
             log.resume(restored.rows)
         quick, stop = 1, False  # rounds that fit into SECONDS_A_DISPATCH; whether it is to stop
-        with Progress(self._rounds, self._progress, done) as shown:
-            while done < self._rounds and not stop:
-                count = min(self._most, quick, self._rounds - done, self._every - done % self._every)
+        with Progress(self._until, self._progress, done) as shown:
+            while done < self._until and not stop:
+                count = min(self._most, quick, self._until - done, self._every - done % self._every)
                 state, new, seconds = self._dispatch(state, done, count, log, directory, interrupts)
                 solves.add(new)
                 done += count
                 try:
-                    if done % self._every == 0 or done == self._rounds:
+                    if done % self._every == 0 or done == self._until:
                         self._evaluate(state, log)
                 finally:  # a loss that is not finite ends the run; the rounds before it are told
                     self._tell(directory, log, done - count, new)
                 shown.update(count, log.summary())
                 quick = max(1, min(4 * count, int(SECONDS_A_DISPATCH / max(seconds / count, 1e-9))))
                 quick, stop, due = processes.greatest(quick, interrupts.requested, directory.due())
-                if (stop or due or done == self._rounds) and directory.save(done, partial(sim.saved, state)):
+                if (stop or due or done == self._until) and directory.save(done, partial(sim.saved, state)):
                     sim.was_saved(state)
         if done == self._rounds:
             directory.say(RunStatus.FINISHED)
+        elif done == self._until and not stop:
+            directory.say(RunStatus.INTERRUPTED, f"paused after round {done} of {self._rounds}")
         result = self._result(state, done, log, solves.solves())
         if stop:
             raise Interrupted(done, None if directory.path is None else str(directory.path), result)
@@ -240,7 +325,7 @@ class _Run:
         done: int,
         count: int,
         log: HistoryBuilder,
-        directory: RunDirectory | NoDirectory,
+        directory: Directory,
         interrupts: Interrupts,
     ) -> tuple[State, Solves, float]:
         """`count` rounds in one call of the device: the state, their solves [count, cohort] and the seconds."""
@@ -264,9 +349,7 @@ class _Run:
         empty = np.empty((0, self._sim.cohorts.size), np.int32)
         return np.stack([self._sim.cohorts[k] for k in range(start, end)]) if end > start else empty
 
-    def _tell(
-        self, directory: RunDirectory | NoDirectory, log: HistoryBuilder, start: int, solves: Solves | None
-    ) -> None:
+    def _tell(self, directory: Directory, log: HistoryBuilder, start: int, solves: Solves | None) -> None:
         """New rows of the history to whoever listens."""
         rows = log.take_new()
         if not rows:

@@ -238,7 +238,8 @@ def work_off_dealt(
     Args:
         work: works off a queue of one device.
         layout: with its `share` of a block.
-        cohort: all jobs, whose `addresses` are of all clients' rows and whose `slots` are the order of work.
+        cohort: all jobs, whose `addresses` are of all clients' rows and whose `slots` are the order of work, of which
+            the first `length` are done.
         store: all clients' rows, or with `split` those that are on this device.
         split: whether the rows are split over the devices, in order.
     """
@@ -250,7 +251,7 @@ def work_off_dealt(
 
     def one_block(k: Any, store: Store) -> Store:
         places = lax.dynamic_slice_in_dim(table, k * share, share, axis=1)  # [devices, share]
-        exists = places < jobs
+        exists = places < cohort.length
         slots = cohort.slots[jnp.minimum(places, jobs - 1)]
         addresses = cohort.addresses[slots]
         me = lax.axis_index(AXIS)
