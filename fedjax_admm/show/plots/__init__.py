@@ -2,6 +2,7 @@
 
 from .panels import heat_map, overview, plot_column, plot_epochs, plot_loss, plot_metric, plot_penalty
 from .paper import paper_figure
+from .response import plot_response
 
 __all__ = [
     "heat_map",
@@ -12,4 +13,5 @@ __all__ = [
     "plot_loss",
     "plot_metric",
     "plot_penalty",
+    "plot_response",
 ]
