@@ -37,7 +37,7 @@ def climb(
     runs: dict[str, dict[int, RunRecord]] = {}
     diverged: dict[str, dict[int, str]] = {}
     alive = list(range(len(settings)))
-    tuning = Tuning(settings, labels, seeds, objective, rungs, scores, runs, diverged, algorithms)
+    missing = ""
     for rung, until in enumerate(rungs):
         wanted = [(k, seed) for k in alive for seed in seeds]
         found = find(wanted, until)
@@ -49,10 +49,11 @@ def climb(
             else:
                 runs.setdefault(labels[k], {})[seed] = run
         if len(found) < len(wanted):
+            missing = f"not done: {len(wanted) - len(found)} of {len(wanted)} runs to round {until}"
             break
         means = np.full(len(settings), np.nan)
         means[alive] = scores[alive, :, rung].mean(axis=1)
         alive = objective.keep(means, -(-len(alive) // search["halving"]) if search["halving"] else len(alive))
         if not alive:
             break
-    return tuning
+    return Tuning(settings, labels, seeds, objective, rungs, scores, runs, diverged, missing, algorithms)

@@ -96,6 +96,7 @@ class Tuning:
         scores: [settings, seeds, rungs]; NaN where a setting was not run, inf or -inf where its run diverged.
         runs: label -> seed -> the run, as far as it went.
         diverged: label -> seed -> how it diverged.
+        missing: How much is not done, if anything.
         algorithms: What `make_algorithm` made of each setting; None where the tuning was read from its directory.
 
     >>> tuning = fa.tune(problem, make, {"penalty": [0.1, 1.0]}, rounds=50)  # doctest: +SKIP
@@ -110,6 +111,7 @@ class Tuning:
     scores: np.ndarray
     runs: Mapping[str, Mapping[int, RunRecord]]
     diverged: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    missing: str = ""
     algorithms: Sequence[Any] | None = None
 
     @property
@@ -212,11 +214,8 @@ class Tuning:
         if len(self.rungs) > 1:
             steps = (f"{count} to round {rounds}" for count, rounds in zip(taking_part, self.rungs, strict=True))
             notes.append(f"successive halving: {', '.join(steps)}")
-        started = max((rung for rung, count in enumerate(taking_part) if count), default=0)
-        part = self.scores[~np.isnan(self.scores[:, :, started]).all(axis=1), :, started]
-        open_runs = int(np.isnan(part).sum()) if part.size else len(self.settings) * len(self.seeds)
-        if open_runs:
-            notes.append(f"not done: {open_runs} runs to round {self.rungs[started]}, and what follows from them")
+        if self.missing:
+            notes.append(self.missing)
         return notes
 
     def text(self, width: int | None = None) -> str:

@@ -117,12 +117,13 @@ def tune(
     rungs = make_rungs(rounds, len(tried), halving, checks.integer("min_rounds", min_rounds, at_least=1), every)
     search = {"seeds": seeds, "objective": vars(judged), "rungs": rungs, "halving": halving}
     algorithms = make_algorithms(make_algorithm, tried)
-    return run_search(problem, tried, algorithms, search, run_dir, at_once, progress, settings)
+    labelled = dict(zip(label_settings(tried), tried, strict=True))
+    return run_search(problem, labelled, algorithms, search, run_dir, at_once, progress, settings)
 
 
 def run_search(
     problem: Problem,
-    settings: Sequence[Mapping[str, Any]],
+    labelled: Mapping[str, Mapping[str, Any]],
     algorithms: Sequence[Any],
     search: Mapping[str, Any],
     run_dir: Any,
@@ -134,7 +135,7 @@ def run_search(
 
     Args:
         problem: The problem of all runs.
-        settings: What the algorithms were made of.
+        labelled: label -> setting, what the algorithms were made of.
         algorithms: One for each setting.
         search: seeds, objective, rungs and halving, as a plan has them.
         run_dir: The tuning's directory, or None.
@@ -145,6 +146,7 @@ def run_search(
     Returns:
         The tuning.
     """
+    labels, settings = list(labelled), list(labelled.values())
     rounds, on_device = search["rungs"][-1], problem.on_device()
     groups = _group(algorithms, settings)
     trials = [  # whatever `simulate` would refuse is refused here, before any run begins
@@ -155,10 +157,10 @@ def run_search(
         checks.choice("at_once", at_once, ("auto",))
     else:
         checks.integer("at_once", at_once, at_least=1)
-    labels, plan = label_settings(settings), None
+    plan = None
     if run_dir is not None:
         plan = write_tuning_plan(
-            as_folder(run_dir), problem, dict(zip(labels, settings, strict=True)), algorithms, search["seeds"],
+            as_folder(run_dir), problem, labelled, algorithms, search["seeds"],
             Objective(**search["objective"]), search["rungs"], search["halving"], {"rounds": rounds, **shared},
         )  # fmt: skip
     elif len(search["rungs"]) > 1 and trials[0].execution.population == "disk":

@@ -136,7 +136,7 @@ def test_ctrl_c_in_a_run_leaves_what_was_done(problem, tmp_path):
     with pytest.raises(fa.Interrupted) as stopped:
         fa.tune(problem, make, grid, **settings)
     assert np.isnan(stopped.value.result.scores[:, 0, 0]).tolist() == [False, True]
-    assert any("not done: 1 runs to round 8" in note for note in stopped.value.result.notes())
+    assert any("not done: 1 of 2 runs to round 8" in note for note in stopped.value.result.notes())
     tuning = fa.tune(problem, make, grid, **settings)
     assert len(seen) == 2 * (ROUNDS + 1)
     plain = [run_plainly(problem, setting, 0)[-1] for setting in tuning.settings]
@@ -173,7 +173,7 @@ def test_a_setting_that_diverges_is_in_the_table(problem, at_once, halving):
     assert tuning.scores[0, 0, 0] == np.inf and tuning.ranking()[-1] == 0
     assert tuning.best["learning_rate"] == 0.02
     assert tuning.table().rows[-1][4] == "diverged (1 of 1 seeds)"
-    assert any("seed 0: round 1" in note for note in tuning.notes())
+    assert any("learning_rate 1e+30, seed 0: round" in note for note in tuning.notes())
     hopeless = fa.tune(problem, make, {"penalty": [1.0], "learning_rate": [1e30]}, **settings)
     with pytest.raises(ValueError, match="there is no best setting, every setting diverged"):
         _ = hopeless.best
@@ -278,3 +278,32 @@ def test_tables_and_the_picture(halved):
         assert axes.get_xlabel() == (names or ("penalty",))[0].replace("_", " ")
     with pytest.raises(ValueError, match="x must be 'penalty' or 'learning_rate', got 'rate'"):
         halved.plot("rate")
+
+
+def test_on_disk_there_is_a_report_and_a_command(tmp_path, capsys):
+    """The command tunes; what is on disk is shown, resumed without running anything, and reported."""
+    from fedjax_admm.cli.commands import main
+
+    small = "--clients 4 --rows-per-client 6 --dimension 3 --batch-size 2 --rounds 4 --max-epochs 2 --no-progress"
+    grid = "--grid penalty=0.1,1 --grid learning-rate=0.001,0.01 --algorithm fedadmm --halving 2"
+    folder = tmp_path / "tuned"
+    assert main(f"tune linear {small} {grid} --out {folder}".split()) == 0
+    printed = capsys.readouterr().out
+    tuning = fa.read_tuning(folder)
+    best = ", ".join(f"{name} {value:g}" for name, value in tuning.best.items())
+    assert f"best: {best}" in printed and "4 to round 1, 2 to round 2, 1 to round 4" in printed
+    assert (folder / "scores.csv").read_text() == tuning.csv()
+    assert main(["resume", str(folder), "--no-progress"]) == 0
+    assert f"best: {best}" in capsys.readouterr().out
+    assert main(["report", str(folder)]) == 0
+    page = (folder / "report.html").read_text()
+    assert "data:image/png" in page and f"the best setting: {tuning.labels[tuning.ranking()[0]]}" in page
+    assert all(f"{score:.6g}" in page for score in tuning.final_scores)
+    for words, message in (
+        ("--grid penalty", "--grid must be NAME=VALUES"),
+        ("--grid rate=1", "make_algorithm with rate=1: rate is not an argument of fedadmm_insa"),
+        ("--grid penalty=log(1)", "a range must be log(LOW,HIGH)"),
+        ("", "grid must have one name at least"),
+    ):
+        assert main(f"tune linear {small} {words}".split()) == 2
+        assert message in capsys.readouterr().err
