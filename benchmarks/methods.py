@@ -44,7 +44,7 @@ METHODS: dict[str, tuple[Callable[..., Any], Mapping[str, tuple[float, ...]]]] =
 SCALES: dict[str, dict[str, Any]] = {
     "mnist-mini": dict(
         make=fa.examples.mnist_mini,
-        settings=dict(rounds=30, participation=0.2),
+        settings=dict(rounds=20, participation=0.2),
         local=dict(batch_size=20, max_epochs=5),
         three=(0.02, 0.05, 0.1),
         nine=(0.005, 0.01, 0.02, 0.035, 0.05, 0.07, 0.1, 0.15, 0.2),
@@ -52,7 +52,7 @@ SCALES: dict[str, dict[str, Any]] = {
     ),
     "text": dict(
         make=lambda: fa.examples.text_mini(num_clients=10, length=20),
-        settings=dict(rounds=12, participation=3),
+        settings=dict(rounds=10, participation=3),
         local=dict(batch_size=20, max_epochs=1),
         three=(0.5, 1.0, 2.0),
         nine=(0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0),
