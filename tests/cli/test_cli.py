@@ -370,7 +370,9 @@ def test_every_example_in_the_help_and_in_the_documents_runs(tmp_path, monkeypat
     """As written, but for the rounds of the documents', for what needs the network, and for the paper's full sizes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    texts = [help_of(*words) for words in ((), ("run",), ("compare",), ("tune",), ("resume",), ("report",), ("data", "list"))]
+    texts = [
+        help_of(*words) for words in ((), ("run",), ("compare",), ("tune",), ("resume",), ("report",), ("data", "list"))
+    ]
     in_help = [command for text in texts for command in examples(text)]
     documents = [ROOT / "README.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
     texts = [document.read_text().replace("\\\n", " ") for document in documents]

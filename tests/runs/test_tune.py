@@ -307,3 +307,13 @@ def test_on_disk_there_is_a_report_and_a_command(tmp_path, capsys):
     ):
         assert main(f"tune linear {small} {words}".split()) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("population", ["host", "disk"])
+def test_rows_off_the_device_go_on_from_a_rung_too(problem, losses, tmp_path, population):
+    """Between rungs such a run is kept in memory, or in its directory if its rows are in a file."""
+    where = {"run_dir": tmp_path / "run"} if population == "disk" else {}
+    settings = SETTINGS | {"halving": 2, "execution": fa.Execution(population=population)} | where
+    tuning = fa.tune(problem, make, {"penalty": [0.1], "learning_rate": [0.02, 0.05]}, **settings)
+    np.testing.assert_allclose(tuning.scores, halve_plainly(losses[1:3], tuning.rungs, 2), rtol=1e-9)
+    assert tuning.rungs == [4, 8]
