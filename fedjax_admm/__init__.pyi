@@ -39,6 +39,7 @@ from .engine.devices import use_cpu_devices as use_cpu_devices
 from .engine.execution import Execution as Execution
 from .engine.processes import LostProcessError as LostProcessError
 from .engine.processes import initialize_distributed as initialize_distributed
+from .exchange import availability as availability
 from .exchange import client_time as client_time
 from .exchange.client_time import ClientTime as ClientTime
 from .exchange.faults import Faults as Faults

@@ -29,6 +29,7 @@ class FinishedRound(NamedTuple):
         seconds: Seconds that it took.
         simulated_seconds: What it would have taken on clients of the given speeds; NaN without a client time.
         penalties_at_bound: How many of its clients' penalties are at a bound of their rule.
+        available: Clients that were available when it began.
     """
 
     number: int
@@ -40,11 +41,16 @@ class FinishedRound(NamedTuple):
     seconds: float
     simulated_seconds: float
     penalties_at_bound: int
+    available: int = 0
 
     @property
     def solves(self) -> Solves:
         """The round's solves [cohort]."""
         return self.info.solves
+
+    def clients_selected(self) -> int:
+        """The cohort's clients, those that dropped out and the like included."""
+        return int(np.sum(~self.solves.vacant))
 
     def epochs_mean(self) -> float:
         """The mean over the clients that worked; NaN if none did."""
@@ -142,7 +148,8 @@ def _reason_columns() -> list[Column]:
     """Those that every run has first, then by condition: the order in which files have them."""
     order = (None, *Condition)
     counted = sorted(
-        (reason for reason in StopReason if not reason.fate.sound), key=lambda r: order.index(r.fate.needs)
+        (reason for reason in StopReason if not (reason.fate.sound or reason.fate.vacant)),
+        key=lambda r: order.index(r.fate.needs),
     )
     return [_clients(reason) for reason in counted]
 
@@ -279,6 +286,24 @@ _TABLE = (
         kind=Kind.MEAN,
         of=FinishedRound.device_efficiency,
         start=np.nan,
+    ),
+    Column(
+        "clients_available",
+        label="clients available",
+        description="clients that were available when the round began",
+        kind=Kind.MEAN,
+        of=lambda round: round.available,
+        needs=Condition.AVAILABILITY,
+        chart=6,
+    ),
+    Column(
+        "clients_selected",
+        label="clients selected",
+        description="clients of the round's cohort, all of them available ones",
+        kind=Kind.MEAN,
+        of=FinishedRound.clients_selected,
+        needs=Condition.AVAILABILITY,
+        chart=7,
     ),
 )
 

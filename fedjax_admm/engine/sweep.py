@@ -15,7 +15,7 @@ from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
 from ..core import trees
-from ..core.vocabulary import State
+from ..core.vocabulary import VACANT, State
 from . import renewal
 from .population.device import work_off_dealt
 from .rounds import (
@@ -29,10 +29,12 @@ from .rounds import (
     Tally,
     aggregate,
     broadcast,
+    count_clients,
     empty_ledger,
-    expected_work,
     gather_ledger,
     info_of,
+    order_of_work,
+    put_at_clients,
     remembered_epochs,
     work_off,
 )  # fmt: skip
@@ -40,16 +42,16 @@ from .rounds import (
 
 @partial(jax.jit, static_argnames=("layout", "mesh"), donate_argnames=("states",))
 def sweep_rounds(
-    setup: Setup, states: State, cohorts: Array, count: Array, live: Array, *, layout: Layout, mesh: Mesh | None
+    setup: Setup, states: State, cohorts: Array, count: Array, *, layout: Layout, mesh: Mesh | None
 ) -> tuple[State, RoundInfo]:
     """The first rounds of all runs.
 
     Args:
         setup: The problem of all runs; algorithms, stages and keys [runs, ...].
         states: The states [runs, ...], all of the same round.
-        cohorts: The rounds' clients [runs, rounds, cohort].
+        cohorts: The rounds' clients [runs, rounds, cohort]; all places of a run that has ended, or that fills a place,
+            are VACANT: it costs nothing and stays as it is.
         count: How many of the rounds take place.
-        live: [runs] Whose clients work; a run that has ended, or fills a place, costs nothing and stays as it is.
         layout: How a device works.
         mesh: The devices, None for one.
 
@@ -57,27 +59,27 @@ def sweep_rounds(
         The states [runs, ...] and the rounds' infos [runs, rounds, ...], zeros after `count`.
     """
 
-    def rounds(setup: Setup, states: State, cohorts: Array, count: Array, live: Array) -> Any:
+    def rounds(setup: Setup, states: State, cohorts: Array, count: Array) -> Any:
         runs, most, size = cohorts.shape
         room = trees.repeat(RoundInfo.empty(most, size, trees.scalar_dtype(states.params)), runs)
 
         def body(loop: tuple) -> tuple:
             done, states, infos = loop
-            states, info = _one_round(setup, states, cohorts[:, done], live, layout)
+            states, info = _one_round(setup, states, cohorts[:, done], layout)
             infos = jax.tree.map(lambda room, new: room.at[:, done].set(new.astype(room.dtype)), infos, info)
             return done + 1, states, infos
 
         return lax.while_loop(lambda loop: loop[0] < count, body, (jnp.int32(0), states, room))[1:]
 
     if mesh is None:
-        return rounds(setup, states, cohorts, count, live)
+        return rounds(setup, states, cohorts, count)
     same = PartitionSpec()
-    shared = jax.shard_map(rounds, mesh=mesh, in_specs=(same,) * 5, out_specs=same, check_vma=False)
-    return shared(setup, states, cohorts, count, live)
+    shared = jax.shard_map(rounds, mesh=mesh, in_specs=(same,) * 4, out_specs=same, check_vma=False)
+    return shared(setup, states, cohorts, count)
 
 
-def _one_round(setup: Setup, states: State, cohorts: Array, live: Array, layout: Layout) -> tuple[State, RoundInfo]:
-    """A round of every live run with `cohorts` [runs, cohort].
+def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> tuple[State, RoundInfo]:
+    """A round of every run with `cohorts` [runs, cohort].
 
     All jobs are in one queue: lanes that a short run leaves go on with another's.
     """
@@ -93,9 +95,8 @@ def _one_round(setup: Setup, states: State, cohorts: Array, live: Array, layout:
     )
     last_epochs = jax.vmap(trees.take)(states.last_epochs, cohorts)
     ids, run = cohorts.reshape(-1), jnp.repeat(jnp.arange(runs, dtype=jnp.int32), size)
-    work_left = expected_work(setup.problem.data.sizes[ids], last_epochs.reshape(-1))
-    order = jnp.argsort(jnp.where(live[run], -work_left, jnp.inf))  # jobs that nobody does come after the queue's end
-    queue = Queue(ids, run * clients + ids, order, jnp.sum(live, dtype=jnp.int32) * size, run)
+    order = order_of_work(setup.problem, ids, last_epochs.reshape(-1))
+    queue = Queue(ids, run * clients + ids, order, count_clients(ids), run)
     rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states.clients)
     store = Store(rows, _empty_ledger(of_run(*trees.take(each, 0)), trees.take(states.params, 0), runs, size))
     work = partial(work_off, setup, layout, states.params, sent, number)
@@ -110,16 +111,15 @@ def _one_round(setup: Setup, states: State, cohorts: Array, live: Array, layout:
     tallies = dataclasses.replace(ledger.tally, **shared)
     solves = jax.tree.map(lambda leaf: leaf.reshape(cohorts.shape), ledger.solves)
 
-    def settle(each: Any, before: ServerState, tally: Tally, solves: Any, live: Array) -> Any:
+    def settle(each: Any, before: ServerState, tally: Tally, solves: Any, ids: Array) -> Any:
         after, finite, worn = aggregate(of_run(*each), before, tally, number)
-        return after, info_of(Ledger(solves, tally), longest, after, finite, worn & live)
+        worn &= jnp.any(ids != VACANT)  # of a run that has ended nothing need be exact
+        return after, info_of(Ledger(solves, tally), ids, longest, after, finite, worn)
 
     before = ServerState(states.params, states.server, states.penalty_mean)
-    after, info = jax.vmap(settle)(each, before, tallies, solves, live)
+    after, info = jax.vmap(settle)(each, before, tallies, solves, cohorts)
     after = renewal.renew_many(setup, after, rows, info.renewed)
-    epochs = jax.vmap(lambda all, ids, new: all.at[ids].set(new))(
-        states.last_epochs, cohorts, remembered_epochs(last_epochs, info.solves)
-    )
+    epochs = jax.vmap(put_at_clients)(states.last_epochs, cohorts, remembered_epochs(last_epochs, info.solves))
     return State(states.round + 1, after.params, after.server, rows, epochs, after.penalty_mean), info
 
 

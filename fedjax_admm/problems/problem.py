@@ -25,7 +25,9 @@ from ..data.fields import check_rows, field_names
 
 @record
 class Problem:
-    """min_z sum_i alpha_i f_i(z), with f_i the mean of `loss` over client i's rows plus `regularizer`.
+    """What the clients minimise together: first parameters, a loss for each example, and who has which rows.
+
+        min_z sum_i alpha_i f_i(z),    f_i the mean of `loss` over client i's rows, plus `regularizer`.
 
     The functions are static and the data is an argument of what is compiled: another problem with the same
     functions and shapes compiles nothing. So define the functions once, at a module's top level.

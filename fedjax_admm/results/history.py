@@ -1,4 +1,4 @@
-"""What a run leaves: a row a round, and the result that carries it."""
+"""What a run leaves: one record per round, and the result that carries them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RunRecord:
     """
 
     history: History
-    cohorts: np.ndarray  # [rounds, cohort]
+    cohorts: np.ndarray  # [rounds, cohort]; -1 where no client was available, in the places after the last one
     solves: Solves  # [rounds, cohort] each
     num_clients: int
 
@@ -98,9 +98,19 @@ class RunRecord:
 
     def client_epochs(self) -> np.ndarray:
         """Epochs of every client in every round [rounds, clients], NaN where it was not selected or was away."""
-        table = np.full((len(self.cohorts), self.num_clients), np.nan)
+        table = self._client_table(len(self.cohorts), np.nan)
         np.put_along_axis(table, self.cohorts, np.where(self.solves.took_place, self.epochs, np.nan), axis=1)
-        return table
+        return table[:, :-1]
+
+    def selected(self) -> np.ndarray:
+        """Whether each client was selected in each round [rounds, clients]."""
+        table = self._client_table(len(self.cohorts), False)
+        np.put_along_axis(table, self.cohorts, True, axis=1)
+        return table[:, :-1]
+
+    def _client_table(self, rows: int, fill: Any) -> np.ndarray:
+        """[rows, clients + 1]: the last column is that of a cohort's empty places, VACANT being -1."""
+        return np.full((rows, self.num_clients + 1), fill)
 
     def client_penalties(self) -> np.ndarray:
         """Every client's penalty after every round [rounds + 1, clients], round 0 included.
@@ -109,7 +119,7 @@ class RunRecord:
         is known, from the history's first row.
         """
         rounds = len(self.cohorts)
-        table = np.full((rounds + 1, self.num_clients), np.nan)
+        table = self._client_table(rounds + 1, np.nan)
         for k in reversed(range(rounds)):  # so that the first solve's penalty, the initial one, is what stays
             table[0, self.cohorts[k]] = self.solves.penalty[k]
         never = np.setdiff1d(np.arange(self.num_clients), self.cohorts)
@@ -119,7 +129,7 @@ class RunRecord:
         for k in range(rounds):
             table[k + 1] = table[k]
             table[k + 1, self.cohorts[k]] = self.solves.new_penalty[k]
-        return table
+        return table[:, :-1]
 
     def plot(
         self,

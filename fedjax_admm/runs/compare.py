@@ -44,7 +44,7 @@ def compare(
         problem: The problem of all runs.
         algorithms: label -> algorithm.
         rounds: How many rounds each run has.
-        seeds: Runs of one seed start alike and select the same clients and rows.
+        seeds: Runs with the same seed start at the same point and select the same clients and rows.
         run_dir: A directory with a run directory for each cell; cells that are done there are read, interrupted
             ones go on, and a later call may add algorithms and seeds.
         baseline: The label that ratios and differences refer to; by default the first. In a run_dir it is kept, and one

@@ -23,6 +23,7 @@ class KeptRun:
 
     def __init__(self) -> None:
         self._rows: list[Row] = []
+        self._cohorts: list[np.ndarray] = []
         self._solves = CollectedSolves()
         self._state: tuple[int, Any] | None = None
 
@@ -30,12 +31,13 @@ class KeptRun:
         if self._state is None:
             self.__init__()  # an attempt that did not come to its pause leaves nothing
             return None
-        return Restored(*self._state, list(self._rows), self._solves.solves())
+        return Restored(*self._state, list(self._rows), np.stack(self._cohorts), self._solves.solves())
 
     def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
         self._rows += rows
         if solves is not None and rows:
             self._solves.add(solves)
+            self._cohorts += list(cohorts)
 
     def due(self) -> bool:
         return False

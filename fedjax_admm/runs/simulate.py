@@ -75,10 +75,11 @@ def simulate(
         problem: What the clients minimise.
         algorithm: How, such as `fedadmm_insa(...)`.
         rounds: How many rounds.
-        participation: A fraction of the clients or a whole number of them, drawn uniformly in each round, or an
-            integer array [rounds, cohort].
+        participation: A fraction of the clients or a whole number of them, drawn uniformly in each round; who is
+            available, such as `fa.availability.probability(0.3, cohort=40)`, or a function (round, key) -> clients; or
+            an integer array [rounds, cohort], or a list of lists.
         seed: Fixes the initial parameters, the cohorts and the order of every epoch's rows. Two algorithms with the
-            same seed start alike and select the same clients.
+            same seed start at the same point and select the same clients.
         initial_params: z^0 instead of `problem.init`'s.
         evaluate_every: The loss and the metrics are computed at round 0, at every so many rounds and at the last.
             Rounds between are dispatched together.
@@ -87,12 +88,12 @@ def simulate(
             than those of the run that is there are refused. SIGTERM, as Ctrl-C does always, then ends it after the
             round.
         execution: Lanes, devices, and where the clients' state is kept.
-        faults: Clients that drop out or send rubbish, and what the server does about it; see `Faults`.
+        faults: Clients that drop out or send something wrong, and what the server does about it; see `Faults`.
         client_time: How fast clients are, for simulated seconds in the history, and a deadline; see `ClientTime`.
         exchange: Stages of your own between client and server, after those; see `Stage`.
         progress: Show a bar in a terminal or notebook, and a line every few seconds elsewhere, on stderr.
-        on_round: Called with each new row of the history, a dict, for a logger of your own; see `loggers`. Of several
-            processes only the first calls it.
+        on_round: Called with each new record of the history, a dict, for a logger of your own; see `loggers`. Of
+            several processes only the first calls it.
         checkpoint_seconds: The least time between two checkpoints, besides the one at the end.
         label: What the algorithm is called in the run's directory and report; by default what its record says.
         rebuild: Where the run's records on disk are damaged, compute it again from the last checkpoint before the
@@ -262,7 +263,9 @@ class _Run:
     ) -> None:
         self._sim, self._rounds, self._every, self._progress = sim, rounds, evaluate_every, progress
         self._on_round, self._until = on_round, min(until, rounds)
-        self._most = min(evaluate_every, MOST_ROUNDS_A_DISPATCH)
+        # A clock must stand still before it is known who is available next.
+        self._most = 1 if sim.cohorts.needs_clock else min(evaluate_every, MOST_ROUNDS_A_DISPATCH)
+        self._cohorts: list[np.ndarray] = []  # of the rounds done, each [cohort]
 
     def __call__(self, directory: Directory, interrupts: Interrupts) -> Result:
         sim, log = self._sim, HistoryBuilder(self._sim)
@@ -275,6 +278,8 @@ class _Run:
             state, done = sim.restored(restored.state), restored.round
             solves.add(restored.solves)
             log.resume(restored.rows)
+            self._cohorts = list(restored.cohorts)
+            sim.cohorts.check_repeats(restored.cohorts)
         quick, stop = 1, False  # rounds that fit into SECONDS_A_DISPATCH; whether it is to stop
         with Progress(self._until, self._progress, done) as shown:
             while done < self._until and not stop:
@@ -312,7 +317,7 @@ class _Run:
         # The parameters are the result's own: its state may be given to another round.
         return Result(
             history=log.history(),
-            cohorts=self._cohorts(0, done),
+            cohorts=np.stack(self._cohorts),
             solves=solves,
             num_clients=self._sim.problem.data.num_clients,
             params=jax.tree.map(jnp.copy, on_one_device(state.params)),
@@ -329,7 +334,9 @@ class _Run:
         interrupts: Interrupts,
     ) -> tuple[State, Solves, float]:
         """`count` rounds in one call of the device: the state, their solves [count, cohort] and the seconds."""
-        block = self._cohorts(done, done + count)
+        selected = [self._sim.cohorts.select(k, log.clock) for k in range(done, done + count)]
+        block = np.stack([each.ids for each in selected])
+        self._cohorts += list(block)
         # Always of one shape, so that a shorter last block compiles nothing.
         padded = np.concatenate([block, np.repeat(block[-1:], self._most - count, axis=0)])
         began = time.perf_counter()
@@ -338,16 +345,11 @@ class _Run:
         seconds = time.perf_counter() - began
         solves = jax.tree.map(lambda leaf: leaf[:count], infos.solves)
         try:
-            log.add_rounds(block, infos, int(ran), seconds)
+            log.add_rounds(selected, infos, int(ran), seconds)
         except DivergenceError:
             self._tell(directory, log, done, solves)
             raise
         return state, solves, seconds
-
-    def _cohorts(self, start: int, end: int) -> np.ndarray:
-        """The clients of rounds `start` to `end` [rounds, cohort]."""
-        empty = np.empty((0, self._sim.cohorts.size), np.int32)
-        return np.stack([self._sim.cohorts[k] for k in range(start, end)]) if end > start else empty
 
     def _tell(self, directory: Directory, log: HistoryBuilder, start: int, solves: Solves | None) -> None:
         """New rows of the history to whoever listens."""
@@ -355,7 +357,8 @@ class _Run:
         if not rows:
             return
         number = len(rows) if solves is not None else 0
-        directory.record(rows, start, self._cohorts(start, start + number), _first(solves, number))
+        cohorts = np.array(self._cohorts[start : start + number], np.int32)
+        directory.record(rows, start, cohorts, _first(solves, number))
         if self._on_round is not None:
             for row in rows:
                 self._on_round(dict(row))

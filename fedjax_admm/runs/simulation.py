@@ -23,7 +23,7 @@ from ..engine.population import Population, StoredClients, init_state, make_popu
 from ..engine.population.rows import row_bytes
 from ..engine.rounds import Layout, RoundInfo, Setup
 from ..exchange.client_time import ClientTime
-from ..exchange.cohorts import Cohorts, check_cohort
+from ..exchange.cohorts import Cohorts
 from ..exchange.faults import Faults
 from ..exchange.stage import Exchange, check_stages
 from ..problems.evaluation import evaluate
@@ -213,7 +213,8 @@ class Simulation:
 
         Args:
             state: What the round before left.
-            cohort: The clients that take part, [cohort]; by default those that the seed and the round's number give.
+            cohort: The clients that take part, [cohort]; by default those that the seed and the round's number give, a
+                place of which nobody took having a solve with the stop reason "nobody".
 
         Returns:
             The next state and this round's solves.
@@ -223,13 +224,15 @@ class Simulation:
         for stage in self.setup.exchange.stages:
             stage.check_rounds(number + 1)
         known = self.problem.data.num_clients
-        cohort = self.cohorts[number] if cohort is None else check_cohort(cohort, known)
+        if cohort is None and self.cohorts.needs_clock:
+            raise ValueError("cohort must be given where participation is a trace: only simulate keeps its clock")
+        cohort = self.cohorts[number] if cohort is None else checks.client_numbers("cohort", cohort, known)
         state, infos, _ = self.run_rounds(state, cohort[None], 1)
         return state, jax.tree.map(lambda leaf: leaf[0], infos.solves)
 
     def check_rounds(self, rounds: int) -> None:
-        """Cohorts or faults that are given round by round must reach to the last."""
-        self.cohorts.check_rounds(rounds)
+        """What is given round by round must reach to the last, and what needs simulated seconds must have them."""
+        self.cohorts.check_rounds(rounds, has_clock=self.client_time is not None)
         for stage in self.setup.exchange.stages:
             stage.check_rounds(rounds)
 

@@ -19,13 +19,14 @@ import numpy as np
 
 from ..algorithms.base import Algorithm
 from ..core import checks, trees
-from ..core.vocabulary import RunStatus, State
+from ..core.vocabulary import VACANT, RunStatus, State
 from ..engine import placement, processes
 from ..engine.devices import everywhere, on_one_device, replicated
 from ..engine.execution import Execution
 from ..engine.population.rows import row_bytes
 from ..engine.rounds import Layout, RoundInfo, Setup
 from ..engine.sweep import sweep_rounds
+from ..exchange.cohorts import Selection
 from ..problems.evaluation import evaluate_many
 from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
@@ -121,7 +122,7 @@ def sweep_until(
     shared = dict(participation=participation, initial_params=initial_params, execution=execution)
     on_device = problem.on_device() if isinstance(problem, Problem) else problem  # once for all runs
     sims = [Simulation(on_device, algorithm, seed=seed, **shared) for algorithm, seed in pairs]
-    sims[0].cohorts.check_rounds(rounds)
+    sims[0].check_rounds(rounds)
     sweep = _Sweep(sims, max(places or 0, len(sims)))
     with contextlib.ExitStack() as stack:
         if folders is None:
@@ -158,12 +159,11 @@ def _run(
         while done < until:
             count = min(every - done % every, MOST_ROUNDS_A_DISPATCH, until - done)
             began = time.perf_counter()
-            block = np.stack([member.cohorts(done, done + count) for member in members])
-            live = [member.error is None for member in members]
-            states, infos = sweep.run(states, block, live, most, interrupts.wait)
+            selected = [member.select(done, done + count) for member in members]
+            states, infos = sweep.run(states, np.stack([ids for _, ids in selected]), most, interrupts.wait)
             for r, member in enumerate(members):
                 mine = jax.tree.map(lambda leaf, r=r: leaf[r], infos)
-                member.add_rounds(block[r], mine, count, time.perf_counter() - began)
+                member.add_rounds(selected[r][0], mine, count, time.perf_counter() - began)
             done += count
             if done % every == 0 or done == until:
                 _evaluate(sweep.problem, states, members)
@@ -222,7 +222,7 @@ class _Member:
         self.error = keeper if isinstance(keeper, DivergenceError) else None
         self._directory = NoDirectory() if isinstance(keeper, DivergenceError) else keeper
         self._ended = self.error is not None  # before this call
-        self._solves = CollectedSolves()
+        self._solves, self._cohorts = CollectedSolves(), []
         self._saved = self._written = 0  # rounds of the directory's state, and of its records
 
     def restore(self, at_most: int | None = None) -> Restored | None:
@@ -232,14 +232,20 @@ class _Member:
         if restored is not None:
             self.log.resume(restored.rows)
             self._solves.add(restored.solves)
+            self._cohorts = list(restored.cohorts)
+            self.sim.cohorts.check_repeats(restored.cohorts)
             self._saved = self._written = restored.round
 
-    def cohorts(self, start: int, end: int) -> np.ndarray:
-        return np.stack([self.sim.cohorts[k] for k in range(start, end)])
+    def select(self, start: int, end: int) -> tuple[list[Selection], np.ndarray]:
+        """Who takes part in rounds, and whom the program solves [rounds, cohort]: nobody of a run that has ended."""
+        selected = [self.sim.cohorts.select(k) for k in range(start, end)]
+        ids = np.stack([each.ids for each in selected])
+        return selected, ids if self.error is None else np.full_like(ids, VACANT)
 
-    def add_rounds(self, cohorts: np.ndarray, infos: RoundInfo, count: int, seconds: float) -> None:
+    def add_rounds(self, selected: Sequence[Selection], infos: RoundInfo, count: int, seconds: float) -> None:
         self._solves.add(infos.solves)
-        self._unless_ended(self.log.add_rounds, cohorts, infos, count, seconds)
+        self._cohorts += [each.ids for each in selected]
+        self._unless_ended(self.log.add_rounds, selected, infos, count, seconds)
 
     def add_evaluation(self, *values: Any) -> None:
         self._unless_ended(self.log.add_evaluation, *values)
@@ -269,7 +275,7 @@ class _Member:
         own = state()
         return Result(
             history=self.log.history(),
-            cohorts=self.cohorts(0, done),
+            cohorts=np.stack(self._cohorts),
             solves=self._solves.solves(),
             num_clients=self.sim.problem.data.num_clients,
             params=jax.tree.map(jnp.copy, own.params),
@@ -285,7 +291,7 @@ class _Member:
         if rows:
             end = start + len(rows)
             solves = jax.tree.map(lambda leaf: leaf[start:end], self._solves.solves())
-            self._directory.record(rows, start, self.cohorts(start, end), solves)
+            self._directory.record(rows, start, np.stack(self._cohorts[start:end]), solves)
             self._written = end
 
 
@@ -363,16 +369,13 @@ class _Sweep:
         ]
         return everywhere(_stack([*own, *own[-1:] * self._empty]), self._mesh)
 
-    def run(
-        self, states: State, cohorts: np.ndarray, live: Sequence[bool], most: int, wait: Callable[[Any], Any]
-    ) -> tuple[State, RoundInfo]:
+    def run(self, states: State, cohorts: np.ndarray, most: int, wait: Callable[[Any], Any]) -> tuple[State, RoundInfo]:
         """The rounds with `cohorts` [runs, rounds, cohort], at most `most`: states and infos [places, rounds, ...]."""
         count = cohorts.shape[1]
-        empty = np.repeat(cohorts[-1:], self._empty, axis=0)
-        cohorts = np.concatenate([cohorts, empty])
+        cohorts = np.concatenate([cohorts, np.full((self._empty, *cohorts.shape[1:]), VACANT, cohorts.dtype)])
         padded = np.concatenate([cohorts, np.repeat(cohorts[:, -1:], most - count, axis=1)], axis=1)
         states, infos = sweep_rounds(
-            self._setup, states, jnp.asarray(padded), jnp.int32(count), jnp.asarray([*live, *[False] * self._empty]),
+            self._setup, states, jnp.asarray(padded), jnp.int32(count),
             layout=self._layout, mesh=self._mesh,
         )  # fmt: skip
         return states, jax.tree.map(lambda leaf: leaf[:, :count], wait(infos))

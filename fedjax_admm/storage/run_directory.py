@@ -59,6 +59,7 @@ class Restored:
     round: int
     state: Any
     rows: list[Row]  # of the history, rounds 0 to `round`
+    cohorts: np.ndarray  # [rounds, cohort] of the rounds done
     solves: Solves  # of the rounds done
 
 
@@ -165,7 +166,7 @@ class RunDirectory:
                 self._cut_records(round + 1)
             if checkpoint is None:
                 return None
-            return Restored(round, checkpoint[1], self._history.rows(round + 1), self._solves.read(round)[1])
+            return Restored(round, checkpoint[1], self._history.rows(round + 1), *self._solves.read(round))
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be resumed: {error}") from error
 

@@ -126,7 +126,7 @@ BAD = {
     "a rate for a solver": (lambda: fa.fedavg(0.1), "local must be an object made by fa.LocalSolver"),
     "criterion not called": (lambda: fa.fedadmm(LOCAL, criterion=fa.criteria.run_to_maximum), "criterion must be an object"),
     "rule not called": (lambda: fa.fedadmm(LOCAL, penalty_rule=fa.penalties.constant), "penalty_rule must be an object"),
-    "ragged cohorts": (lambda: simulate(participation=[[0, 1], [2]]), "as many clients in every round"),
+    "a cohort of words": (lambda: simulate(participation=[[0, 1], ["a"]]), r"participation\[1\] must be client numbers"),
     "init not finite": (
         lambda: fa.Simulation(problem(init=lambda key: jnp.full(2, jnp.nan)), fa.fedadmm(LOCAL)).init(),
         "init returned parameters that are not finite",

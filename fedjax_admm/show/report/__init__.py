@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...core.files import read_json, write_whole
-from ...core.vocabulary import AWAY, RunStatus, StopReason
+from ...core.vocabulary import AWAY, VACANT, RunStatus, StopReason
 from ...results.comparison import key_figures
 from ...results.curves import NamedRuns
 from ...results.tables import Table
@@ -194,7 +194,7 @@ def page(
 
 _AWAY = (
     f'<span class="entry"><i class="away" style="background: {heatmap.AWAY_COLOUR}"></i> '
-    f"selected, but away ({' or '.join(AWAY)})</span>"
+    f"selected, but away ({' or '.join(reason for reason in AWAY if not reason.fate.vacant)})</span>"
 )
 
 
@@ -226,7 +226,8 @@ def _sentence(runs: NamedRuns, problem: str | None) -> str:
     what = ", ".join(runs) if len(runs) <= MOST_NAMES else f"{len(runs)} settings"
     seeds = _range(map(len, runs.values()))
     rounds = _range(len(record.cohorts) for record in records)
-    cohort, clients = _range(r.cohorts.shape[1] for r in records), _range(r.num_clients for r in records)
+    selected = np.concatenate([np.sum(record.cohorts != VACANT, axis=1) for record in records])
+    cohort, clients = _range(selected.tolist()), _range(r.num_clients for r in records)
     of_seeds = "" if seeds == "1" else f" ({seeds} seeds each)"
     what += f" on {problem}" if problem else ""
     return f"{what}{of_seeds}: {rounds} rounds done, {cohort} of {clients} clients selected in each."
@@ -261,10 +262,11 @@ def _stops(runs: NamedRuns) -> str:
     """How often solves ended for which reason: a bar and the counts for each label."""
     every = {code for records in runs.values() for record in records for code in np.unique(record.solves.stop_code)}
     # What cannot happen in every run is shown where it happened.
-    shown = [reason for reason in StopReason if reason.fate.needs is None or reason.code in every]
+    possible = (reason for reason in StopReason if not reason.fate.vacant)
+    shown = [reason for reason in possible if reason.fate.needs is None or reason.code in every]
     rows = []
     for label, records in runs.items():
-        reasons = np.concatenate([record.solves.stop_reason.ravel() for record in records])
+        reasons = np.concatenate([record.solves.stop_reason[~record.solves.vacant] for record in records])
         counts = {str(reason): int(np.sum(reasons == reason)) for reason in shown}
         bar = "".join(f'<i class="{reason}" style="flex-grow:{count}"></i>' for reason, count in counts.items())
         cells = (f"<td>{n:,} <small>{n / max(reasons.size, 1):.1%}</small></td>" for n in counts.values())
