@@ -121,16 +121,18 @@ def _tuning_page(folder: Path) -> str:
 
 def _response(tuning: Tuning) -> str:
     """The picture of the response, drawn by matplotlib; nothing where that is not installed."""
-    image = io.BytesIO()
+    file = io.BytesIO()
     try:
         axes = tuning.plot()
     except ImportError:
         return ""
-    axes.figure.savefig(image, format="png", dpi=110)
+    axes.figure.savefig(file, format="png", dpi=110)
     close(axes.figure)
-    data = base64.b64encode(image.getvalue()).decode()
+    data = base64.b64encode(file.getvalue()).decode()
     text = f"{tuning.objective.title} over {axes.get_xlabel()}, {axes.get_ylabel()}"
-    return f'<figure><img alt="{escape(text)}" src="data:image/png;base64,{data}" style="max-width: 100%"></figure>'
+    caption = "The response: hollow or in italics what was dropped before the last rung, a cross what diverged"
+    image = f'<img alt="{escape(text)}" src="data:image/png;base64,{data}" style="max-width: 100%">'
+    return f"<h3>Response</h3><figure><figcaption>{caption}</figcaption>{image}</figure>"
 
 
 def page(
