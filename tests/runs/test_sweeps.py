@@ -178,17 +178,26 @@ def test_on_disk_they_are_what_simulate_writes(problem, pair, tmp_path):
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
-def test_they_pause_and_go_on_to_the_bit(problem, pair, tmp_path, on_disk):
+def test_they_pause_and_go_on_to_the_bit(problem, pair, tmp_path, monkeypatch, on_disk):
+    from fedjax_admm.runs import sweeps
     from fedjax_admm.runs.kept import KeptRun
     from fedjax_admm.runs.sweeps import sweep_until
 
+    computed, sweep_rounds = [], sweeps.sweep_rounds
+
+    def counting(setup, states, cohorts, count, **options):
+        computed.append(int(count))
+        return sweep_rounds(setup, states, cohorts, count, **options)
+
     whole = fa.simulate_many(problem, pair, 6, **SETTINGS)
     where = {"run_dirs": [tmp_path / "0", tmp_path / "1"]} if on_disk else {"kept": [KeptRun(), KeptRun()]}
+    monkeypatch.setattr(sweeps, "sweep_rounds", counting)
     half = sweep_until(2, problem, pair, 6, **where, **SETTINGS)
     assert len(half[0].cohorts) == 2
     if on_disk:
         assert fa.read_run(tmp_path / "0").message == "paused after round 2 of 6"
     ended = sweep_until(6, problem, pair, 6, **where, **SETTINGS)
+    assert sum(computed) == 6  # rounds, none of them twice
     for one, other in zip(whole, ended, strict=True):
         assert_same(one, other)
         np.testing.assert_array_equal(one.params, other.params)

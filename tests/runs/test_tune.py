@@ -91,6 +91,14 @@ def test_halving_keeps_the_best(halved, losses):
     assert len(longest.cohorts) == ROUNDS  # one history, though it was made rung by rung
 
 
+def test_a_rung_goes_on_from_where_the_last_one_ended(problem):
+    """No round is run twice: the first rung's runs are told their rounds from 0, the others' only later ones."""
+    seen, grid = [], {"penalty": [0.1], "learning_rate": [0.02, 0.05]}
+    settings = SETTINGS | {"seeds": [0], "halving": 2, "on_round": lambda row: seen.append(row["round"])}
+    assert fa.tune(problem, make, grid, **settings).rungs == [4, 8]
+    assert seen == [*range(5), *range(5), *range(5, 9)]
+
+
 @pytest.mark.parametrize("at_once", [3, 1])
 def test_an_interrupted_tuning_goes_on_to_the_same_bits(problem, tmp_path, monkeypatch, at_once):
     """Stopped before each of its programs or runs in turn; none that was done is done again."""
