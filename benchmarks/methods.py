@@ -21,14 +21,14 @@ import fedjax_admm as fa
 from fedjax_admm.results.tables import Table
 
 HALVING, SEEDS = 3, (1, 2)  # tuned with seed 0
-PENALTIES = {"penalty": (0.01, 0.1, 1.0)}
-SERVERS_RATES = {"server_learning_rate": (0.003, 0.01, 0.03)}
+PENALTIES = {"penalty": (0.003, 0.03, 0.3)}
+SERVERS_RATES = {"server_learning_rate": (0.01, 0.03, 0.1)}
 # label -> how it is made, and the number that is its own
 METHODS: dict[str, tuple[Callable[..., Any], Mapping[str, tuple[float, ...]]]] = {
     "FedAvg": (fa.algorithms.fedavg, {}),
     "FedProx": (fa.algorithms.fedprox, PENALTIES),
     "FedNova": (fa.algorithms.fednova, {}),
-    "FedAvgM": (fa.algorithms.fedavgm, {"server_momentum": (0.5, 0.7, 0.9)}),
+    "FedAvgM": (fa.algorithms.fedavgm, {"server_momentum": (0.3, 0.6, 0.9)}),
     "FedAdagrad": (fa.algorithms.fedadagrad, SERVERS_RATES),
     "FedAdam": (fa.algorithms.fedadam, SERVERS_RATES),
     "FedYogi": (fa.algorithms.fedyogi, SERVERS_RATES),
@@ -46,8 +46,8 @@ SCALES: dict[str, dict[str, Any]] = {
         make=fa.examples.mnist_mini,
         settings=dict(rounds=20, participation=0.2),
         local=dict(batch_size=20, max_epochs=5),
-        three=(0.02, 0.05, 0.1),
-        nine=(0.005, 0.01, 0.02, 0.035, 0.05, 0.07, 0.1, 0.15, 0.2),
+        three=(0.05, 0.1, 0.2),
+        nine=(0.01, 0.02, 0.035, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3),
         target=0.85,
     ),
     "text": dict(

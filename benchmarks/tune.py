@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -73,13 +74,13 @@ def main() -> None:
             print(f"{number:>3} at once: {best[1] / seconds:.2f} times as fast as one by one", flush=True)
         return
     for name in WORK:
-        tune, loop = contestants(name)
-        first, scores = {}, {}
-        for label, contestant in (("tune", tune), ("loop", loop)):
-            began = time.perf_counter()
-            scores[label] = contestant()
-            first[label] = time.perf_counter() - began
-        best = best_seconds({"tune": tune, "loop": loop}, args.turns)
+        scores, seconds = {}, {"tune": [], "loop": []}
+        for _ in range(1 + args.turns):
+            for label, contestant in zip(seconds, contestants(name), strict=True):
+                began = time.perf_counter()
+                scores[label] = contestant()
+                seconds[label].append(time.perf_counter() - began)
+        first, best = ({label: pick(each) for label, each in seconds.items()} for pick in (itemgetter(0), min))
         same = np.argmin(scores["tune"].mean(axis=1)) == np.argmin(scores["loop"].mean(axis=1))
         ratio = best["loop"] / best["tune"]
         print(
