@@ -74,9 +74,10 @@ def main() -> None:
             print(f"{number:>3} at once: {best[1] / seconds:.2f} times as fast as one by one", flush=True)
         return
     for name in WORK:
+        both = dict(zip(("tune", "loop"), contestants(name), strict=True))
         scores, seconds = {}, {"tune": [], "loop": []}
         for _ in range(1 + args.turns):
-            for label, contestant in zip(seconds, contestants(name), strict=True):
+            for label, contestant in both.items():
                 began = time.perf_counter()
                 scores[label] = contestant()
                 seconds[label].append(time.perf_counter() - began)
