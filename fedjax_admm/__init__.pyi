@@ -45,11 +45,13 @@ from .exchange.client_time import ClientTime as ClientTime
 from .exchange.faults import Faults as Faults
 from .exchange.stage import Stage as Stage
 from .problems.problem import Problem as Problem
+from .results.client_metrics import ClientMetrics as ClientMetrics
 from .results.comparison import Comparison as Comparison
 from .results.history import DivergenceError as DivergenceError
 from .results.history import History as History
 from .results.history import Result as Result
 from .results.history import RunRecord as RunRecord
+from .results.personalized import Personalized as Personalized
 from .results.tuning import Tuning as Tuning
 from .runs import loggers as loggers
 from .runs import ranges as ranges
@@ -57,6 +59,7 @@ from .runs.compare import compare as compare
 from .runs.estimate import Estimate as Estimate
 from .runs.estimate import estimate as estimate
 from .runs.interrupts import Interrupted as Interrupted
+from .runs.personalize import personalize as personalize
 from .runs.resume import resume as resume
 from .runs.simulate import simulate as simulate
 from .runs.simulation import Simulation as Simulation

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core.vocabulary import RunStatus, Solves
+from ..storage.client_files import Evaluations
 from ..storage.growing_files import Row
 from ..storage.run_directory import Restored
 from .collected_solves import CollectedSolves
@@ -24,6 +25,7 @@ class KeptRun:
     def __init__(self) -> None:
         self._rows: list[Row] = []
         self._cohorts: list[np.ndarray] = []
+        self._evaluations: Evaluations = {}
         self._solves = CollectedSolves()
         self._state: tuple[int, Any] | None = None
 
@@ -31,9 +33,14 @@ class KeptRun:
         if self._state is None:
             self.__init__()  # an attempt that did not come to its pause leaves nothing
             return None
-        return Restored(*self._state, list(self._rows), np.stack(self._cohorts), self._solves.solves())
+        return Restored(
+            *self._state, list(self._rows), np.stack(self._cohorts), self._solves.solves(), dict(self._evaluations)
+        )
 
-    def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
+    def record(
+        self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None, evaluations: Evaluations
+    ) -> None:
+        self._evaluations |= evaluations
         self._rows += rows
         if solves is not None and rows:
             self._solves.add(solves)

@@ -286,12 +286,12 @@ class _Member:
         """The records that the directory does not have yet."""
         rows, start = self.log.take_new(), self._written
         if rows and rows[0]["round"] == 0:
-            self._directory.record(rows[:1], 0, np.empty((0, self.sim.cohorts.size), np.int32), None)
+            self._directory.record(rows[:1], 0, np.empty((0, self.sim.cohorts.size), np.int32), None, {})
             rows = rows[1:]
         if rows:
             end = start + len(rows)
             solves = jax.tree.map(lambda leaf: leaf[start:end], self._solves.solves())
-            self._directory.record(rows, start, np.stack(self._cohorts[start:end]), solves)
+            self._directory.record(rows, start, np.stack(self._cohorts[start:end]), solves, {})
             self._written = end
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..algorithms import contract
 from ..core import checks
+from ..core.columns import LOSSES
 from ..engine import processes
 from ..engine.execution import steps_are_small
 from ..problems.evaluation import evaluated_columns
@@ -32,6 +33,7 @@ from .sweeps import structure, sweep_until
 
 AT_ONCE = 8  # runs in one program: more gain nothing (`benchmarks/tune.py --at-once`)
 SWEPT = ("participation", "initial_params", "evaluate_every", "execution")  # what `sweep_until` takes besides
+USUAL = (None, (), "all")  # what others of `simulate`'s arguments are if nobody gives them
 OWN = (
     "problem",
     "algorithm",
@@ -110,7 +112,7 @@ def tune(
     rounds, seeds = checks.integer("rounds", rounds, at_least=1), check_seeds(seeds)
     _check_names(settings)
     check_run(run_dir=None, **settings)
-    judged = check_objective(problem, objective, direction, last)
+    judged = check_objective(problem, objective, direction, last, settings.get("evaluate", "all"))
     tried = make_settings(grid, draws, draws_seed)
     halving = None if halving is None else checks.integer("halving", halving, at_least=2)
     every = int(settings.get("evaluate_every", 1))
@@ -178,19 +180,23 @@ def run_search(
         raise Interrupted(done, None if plan is None else str(plan.folder), look(runner.known)) from error
 
 
-def check_objective(problem: Problem, column: Any, direction: Any, last: Any) -> Objective:
-    """What settings are judged by, of what the problem evaluates.
+def check_objective(problem: Problem, column: Any, direction: Any, last: Any, evaluate: Any = "all") -> Objective:
+    """What settings are judged by, of what runs evaluate.
 
     Args:
         problem: The problem.
         column: A loss or a metric.
         direction: "minimize", "maximize" or None.
         last: How many evaluations at the end.
+        evaluate: What runs evaluate; see `simulate`.
 
     Returns:
         The objective.
     """
     column = checks.choice("objective", column, evaluated_columns(problem))
+    without = {None: evaluated_columns(problem), "test": LOSSES, "all": ()}.get(evaluate, ("excess_loss",))
+    if column in without:
+        raise ValueError(f"objective {column!r} is not evaluated with evaluate={evaluate!r}: choose another of the two")
     checks.choice("direction", direction, (*DIRECTIONS, None))
     return Objective(column, direction or default_direction(column), checks.integer("last", last, at_least=1))
 
@@ -262,7 +268,7 @@ class _Runner:
     def _most(self, sim: Simulation, at_once: Any) -> int:
         """How many runs like this one are to be one program."""
         execution = sim.execution
-        apart = any(name not in SWEPT for name, value in self._shared.items() if value not in (None, ()))
+        apart = any(name not in SWEPT for name, value in self._shared.items() if value not in USUAL)
         if apart or execution.population != "device" or execution.placement == "home" or processes.several():
             return 1
         if at_once == "auto":

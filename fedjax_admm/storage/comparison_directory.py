@@ -23,6 +23,7 @@ from .settings import (
     describe,
     describe_algorithm,
     describe_conditions,
+    describe_evaluation,
     describe_problem,
     digest,
     refuse_differences,
@@ -223,6 +224,7 @@ def describe_shared(settings: Mapping[str, Any]) -> dict[str, Any]:
         "initial_params": digest(settings.get("initial_params")),
         "execution": (settings.get("execution") or Execution()).settings(),
         **describe_conditions(*(settings.get(name) for name in CONDITIONS)),
+        **describe_evaluation(settings),
     }
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...core.files import read_json, write_whole
 from ...core.vocabulary import AWAY, VACANT, RunStatus, StopReason
-from ...results.comparison import key_figures
+from ...results.comparison import Comparison, key_figures
 from ...results.curves import NamedRuns
 from ...results.tables import Table
 from ...results.tuning import Tuning
@@ -29,7 +29,7 @@ from ...storage.comparison_directory import CELLS, read_comparison
 from ...storage.run_directory import StoredRun, read_run
 from ...storage.tuning_directory import TUNING, read_tuning
 from ..plots.figures import close
-from . import charts, heatmap
+from . import charts, clients, heatmap
 
 MOST_NAMES = 6  # labels that the first sentence names
 MOST_CURVES = 8  # settings of a tuning that have curves and maps
@@ -92,7 +92,7 @@ def _comparison_page(folder: Path) -> str:
         settings=settings,
         environment=first.environment[-1] if first.environment else {},
         notes=comparison.notes(),
-        more={f"Work {heading}": work for heading, work in comparison.target_tables().items()},
+        more=_more_tables(comparison),
     )
 
 
@@ -135,6 +135,14 @@ def _response(tuning: Tuning) -> str:
     return f"<h3>Response</h3><figure><figcaption>{caption}</figcaption>{image}</figure>"
 
 
+def _more_tables(comparison: Comparison) -> dict[str, Table]:
+    """heading -> a table that stands below the figures."""
+    tables = {f"Work {heading}": work for heading, work in comparison.target_tables().items()}
+    if any(run.history.over_clients for runs in comparison.by_label().values() for run in runs):
+        tables["Clients, each of which counts alike: mean of the last 10 evaluations"] = comparison.table(clients=True)
+    return tables
+
+
 def page(
     title: str,
     runs: NamedRuns,
@@ -172,6 +180,9 @@ def page(
         raise ValueError(f"runs must have at least one label, and each at least one record, got {dict(runs)!r}")
     data, remarks = charts.chart_data(runs)
     largest = heatmap.largest(runs)
+    tables = clients.worst_tables(runs)
+    evaluated = clients.figures(runs)
+    evaluated += "".join(f"<h3>{escape(heading)}</h3>{_scrolling(heading, worst)}" for heading, worst in tables.items())
     values = {
         "title": escape(title),
         "sentence": escape(_sentence(runs, problem)),
@@ -185,6 +196,8 @@ def page(
         "away": _AWAY if heatmap.any_away(runs) else "",
         "heatmaps": heatmap.figures(runs, largest),
         "stops": _stops(runs),
+        "no_clients": "" if evaluated else "hidden",
+        "clients": evaluated,
         "settings": _tree(settings),
         "environment": _tree(environment),
         "data": _script_json(data | {"heat": _heat(largest)}),
