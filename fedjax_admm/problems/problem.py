@@ -40,7 +40,7 @@ class Problem:
         data: The clients' rows.
         regularizer: params -> scalar, added to every client's loss.
         eval_data: A pytree [rows, ...] on which the metrics are averaged.
-        metrics: name -> (params, batch) -> [batch].
+        metrics: name -> (params, batch) -> [batch]; more is taken to be better, so of an error give the negative.
         optimal_loss: min F where it is known; the history then has `excess_loss`, F(z) - optimal_loss.
         client_eval_data: A FederatedData with one entry per client of `data`, in the same order: the rows that
             `simulate(evaluate_clients_every=...)` evaluates each client on. By default its own.
