@@ -12,8 +12,10 @@ import numpy as np
 
 from ..algorithms.base import Algorithm
 from ..core import checks
+from ..core.client_statistics import PERSONAL, column_names
 from ..engine import processes
 from ..problems.evaluation import evaluated_columns
+from ..problems.measures import Measures
 from ..problems.problem import Problem
 from ..results.comparison import Comparison
 from ..results.history import DivergenceError, RunRecord
@@ -69,7 +71,7 @@ def compare(
     seeds = check_seeds(seeds)
     rounds = checks.integer("rounds", rounds, at_least=1)
     _check_settings(problem, algorithms, rounds, settings)
-    targets = check_targets(targets, problem)
+    targets = check_targets(targets, problem, settings)
     plan = None
     if run_dir is not None:
         shared = {"rounds": rounds} | settings
@@ -115,11 +117,14 @@ def check_seeds(seeds: Any) -> list[int]:
     return numbers
 
 
-def check_targets(targets: Any, problem: Problem) -> list[tuple[str, float]]:
-    """Pairs of a column that is evaluated and a number."""
+def check_targets(targets: Any, problem: Problem, settings: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Pairs of a column that is evaluated and a number; with clients evaluated, their statistics too."""
     if not isinstance(targets, Sequence) or any(not isinstance(pair, Sequence) or len(pair) != 2 for pair in targets):
         raise ValueError(f'targets must be pairs such as ("accuracy", 0.8), got {targets!r}')
     known = evaluated_columns(problem)
+    if settings.get("evaluate_clients_every") is not None:
+        names = Measures.of(problem).names
+        known += column_names([*names, *(f"{PERSONAL}{name}" for name in names)])
     return [(checks.choice("target", column, known), checks.number("target", value)) for column, value in targets]
 
 
