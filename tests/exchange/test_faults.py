@@ -309,7 +309,8 @@ def test_the_server_stays_bounded_whatever_clients_send(algorithm):
     result = run(problem, algorithm, 50, faults=faults, **options)
     assert (result.solves.stop_reason[:, [0, 2]] == "corrupted").all()
     np.testing.assert_allclose(result.solves.consensus_gap[:, [0, 2]], 0.01, rtol=1e-3)
-    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves((result.state.clients, result.params))) < 10
+    kept = [np.asarray(leaf) for leaf in jax.tree.leaves((result.state.clients, result.params))]
+    assert max(np.abs(leaf).max() for leaf in kept if leaf.dtype.kind == "f") < 10  # rounds are counted beyond that
 
 
 @pytest.mark.filterwarnings("ignore:.*penalties are at their bound")  # what is sent in their stead balances nothing
