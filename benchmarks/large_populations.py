@@ -105,14 +105,19 @@ def draw(path: str, found: dict[tuple[str, int], fa.Comparison]) -> None:
     """Accuracy, or the loss above the optimum, against rounds."""
     import matplotlib.pyplot as plt
 
-    shown = ("FedAvg", "FedAdam", "SCAFFOLD", "InSa", "InSa, only", "InSa, only, 0.7", "large")
+    shown = ("FedAvg", "SCAFFOLD", "InSa", "InSa, only", "InSa, only, 0.7", "InSa, only, auto", "large")
     figure, axes = plt.subplots(1, len(found), figsize=(3.2 * len(found), 3.2), squeeze=False)
     for ax, ((kind, clients), comparison) in zip(axes[0], found.items(), strict=True):
         for label in shown:
             for run in list(comparison.runs.get(label, {}).values())[:1]:
                 values = run.history[COLUMNS[kind]]
                 known = ~np.isnan(values)
-                ax.plot(run.history["round"][known], values[known], label=label, lw=2 if label == "large" else 1)
+                ax.plot(
+                    run.history["round"][known],
+                    values[known],
+                    label=label,
+                    lw=2 if label in ("InSa, only, auto", "large") else 1,
+                )
         ax.set(title=f"{kind}, {clients:,} clients", xlabel="round", ylabel=COLUMNS[kind].replace("_", " "))
         if kind == "linear":
             ax.set_yscale("log")
