@@ -61,6 +61,7 @@ class Round:
 
     number: Array  # int32, k, from 0
     key: Key  # for random draws, each function's own: the server's, or in a client's functions that client's
+    communicates: Any = True  # whether messages go to the server in it; a traced bool where a method may be silent
 
 
 class Subproblem(NamedTuple):

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from ..algorithms import contract
 from ..algorithms.base import Algorithm
 from ..core import checks, randomness, trees
+from ..core.record import display_name
 from ..core.vocabulary import Solves, State
 from ..engine import placement, processes
 from ..engine.devices import on_one_device
@@ -83,6 +84,7 @@ class Simulation:
         self.problem, self.algorithm = problem, algorithm
         self.seed = checks.integer("seed", seed, at_least=0)
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)
+        _check_everyone(algorithm, self.cohorts.size, problem.data.num_clients)
         _check_client_axes(algorithm, problem.data.num_clients)
         self.faults, self.client_time = faults, client_time
         for stage in Exchange.of(exchange).stages:
@@ -224,6 +226,7 @@ class Simulation:
             stage.check_rounds(number + 1)
         known = self.problem.data.num_clients
         cohort = self.cohorts[number] if cohort is None else check_cohort(cohort, known)
+        _check_everyone(self.algorithm, cohort.size, known)
         state, infos, _ = self.run_rounds(state, cohort[None], 1)
         return state, jax.tree.map(lambda leaf: leaf[0], infos.solves)
 
@@ -268,6 +271,15 @@ def _stages_of(faults: Faults | None, client_time: ClientTime | None) -> tuple[A
     """Those of the two that can change a round, in the order in which they do."""
     stages = (client_time,) if client_time is not None and client_time.deadline is not None else ()
     return (*stages, faults) if faults is not None and faults.any else stages
+
+
+def _check_everyone(algorithm: Algorithm, cohort: int, clients: int) -> None:
+    """A method that is not defined for a part of the clients gets all of them."""
+    if getattr(algorithm, "needs_everyone", False) and cohort < clients:
+        raise ValueError(
+            f"participation must be 1.0 for {display_name(algorithm)}, which is only defined for all clients in every "
+            f"round, got {cohort} of {clients}"
+        )
 
 
 def _check_client_axes(algorithm: Algorithm, num_clients: int) -> None:

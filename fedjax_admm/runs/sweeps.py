@@ -284,8 +284,9 @@ def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> t
     solves = jax.tree.map(lambda leaf: leaf.reshape(cohorts.shape), ledger.solves)
 
     def settle(each: Any, before: ServerState, tally: Tally, solves: Any) -> Any:
-        after, finite, worn = aggregate(of_run(*each), before, tally, number)
-        return after, info_of(Ledger(solves, tally), longest, after, finite, worn)
+        mine = of_run(*each)
+        after, finite, worn = aggregate(mine, before, tally, number)
+        return after, info_of(mine, number, Ledger(solves, tally), longest, after, finite, worn)
 
     before = ServerState(states.params, states.server, states.penalty_mean)
     after, info = jax.vmap(settle)(each, before, tallies, solves)

@@ -214,7 +214,7 @@ def _one_round(
         rows, ledger = work_off_dealt(work, layout, Queue(ids, ids, order, ids.shape[0]), store, split)  # pyright: ignore[reportArgumentType]
     ledger, longest = gather_ledger(ledger, layout.devices)
     after, finite, worn = aggregate(setup, before, ledger.tally, state.round)
-    info = info_of(ledger, longest, after, finite, worn)
+    info = info_of(setup, state.round, ledger, longest, after, finite, worn)
     epochs = state.last_epochs.at[ids].set(remembered_epochs(last_epochs, info.solves))
     return State(state.round + 1, after.params, after.server, rows, epochs, after.penalty_mean), info
 
