@@ -11,8 +11,10 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = {
+    "README.md": "index.md",
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
+    "SECURITY.md": "project/security.md",
     "benchmarks/README.md": "results/benchmarks.md",
 }
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
@@ -31,6 +33,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:
     """The page's text, whose links lead to places of the site."""
     uri = page.file.src_uri
+    if uri == "index.md":
+        page.meta["hide"] = ["navigation"]  # there is nothing beside it
     came_from = {place: name for name, place in DOCUMENTS.items()}
     source = came_from.get(uri) or f"docs/{uri}"
     parts = FENCE.split(text)
@@ -44,8 +48,6 @@ def _lead(link: re.Match[str], source: str, uri: str) -> str:
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
     if path in DOCUMENTS:
         place = DOCUMENTS[path]
-    elif path == "README.md":
-        place = "index.md"
     elif path.startswith("docs/"):
         place = path.removeprefix("docs/")
     elif path.startswith("notebooks/"):

@@ -65,7 +65,9 @@ class Round:
 
 
 class Subproblem(NamedTuple):
-    """min_u f_i(u) - <linear, u> + penalty / 2 ||u - center||^2, from start, of one client.
+    """What one client solves, beginning at start.
+
+        min_u f_i(u) - <linear, u> + penalty / 2 ||u - center||^2
 
     None means: no such term (linear, penalty), the server's parameters (center, start), not kept (previous).
 
