@@ -31,7 +31,9 @@ class Algorithm(Protocol):
     and `aggregate` it is as it was given.
 
     A method that is only defined for all clients in every round has `needs_everyone = True`; other participation is
-    then refused.
+    then refused. One with `needs_gradient = True` gets the subproblem's gradient at the start of each solve, over all
+    of the client's rows, as `solution.gradient`; where no solver or criterion computes it anyway it costs a pass, which
+    the history counts among `criterion_samples`.
 
     Failed solves need no thought: a client whose solve failed, that dropped out or whose message was kept out keeps
     its row, and its message is not in the sum. Without any message the server keeps its record too.

@@ -80,6 +80,8 @@ class Subproblem(NamedTuple):
     center: Any = None  # [...]
     start: Any = None  # [...]
     previous: Any = None  # [...] the client's former parameters u_i^k
+    local_rounds: Any = None  # so many solves, one after the other, each with another linear term; None: one
+    dual_step: Any = None  # one number: between them linear -= dual_step * (u - center)
 
 
 @record
@@ -92,6 +94,8 @@ class Solution:
     consensus_gap: Array  # ||u+ - center||
     movement: Array  # ||u+ - previous||; NaN where the subproblem gave no previous
     measured: Array  # bool: whether gap and movement are the solve's own; not if it failed or its update was clipped
+    linear: Any = None  # [...] the last solve's linear term, where the subproblem has `local_rounds`
+    gradient: Any = None  # [...] the subproblem's at its start, over all rows; of algorithms with `needs_gradient`
 
 
 @record

@@ -158,7 +158,7 @@ def message_shape(setup: Setup, params: Any) -> Any:
         client, row = client_of(setup.problem, id, dtype), start_row(setup, params, id)
         sent, memories = broadcast(setup, params, server, number), row.pop(MEMORIES, {})
         zero = jnp.zeros((), dtype)
-        solution = Solution(params, number, number, zero, zero, jnp.bool_(True))
+        solution = Solution(params, number, number, zero, zero, jnp.bool_(True), linear=params, gradient=params)
         reply, _ = trees.per_client(setup.algorithm, id).reply(sent, row, solution, client, Round(number, setup.key))
         return setup.exchange.of_client(id).transform(reply, memories, client, Round(number, setup.key))[0]
 
@@ -261,11 +261,8 @@ class _Worker(NamedTuple):
 
     def plan(self) -> solves.Plan:
         """What all jobs have in common."""
-        algorithm = self.setup.algorithm
         job = jax.eval_shape(lambda rows: self.take(Store(rows, None), jnp.int32(0)), self.example_rows())  # pyright: ignore[reportArgumentType]
-        return solves.Plan.of(
-            algorithm.local, algorithm.criterion, job.subproblem.start is None, self.layout.rows_per_trip, self.dtype
-        )
+        return solves.Plan.of(self.setup.algorithm, job.subproblem, self.layout.rows_per_trip, self.dtype)
 
     def example_rows(self) -> dict[str, Any]:
         """Rows of one address, by their shapes."""
@@ -348,7 +345,12 @@ class _Worker(NamedTuple):
         if job.subproblem.previous is not None:
             movement = _distance(out.params, job.subproblem.previous, self.dtype)
         steps = carry.epoch * algorithm.local.steps_per_epoch(client.size)
-        solution = Solution(out.params, steps, carry.epoch, gap, movement, measured=out.ok & ~out.clipped)
+        solution = Solution(
+            out.params, steps, carry.epoch, gap, movement,
+            measured=out.ok & ~out.clipped,
+            linear=None if carry.local is None else carry.local.linear,
+            gradient=carry.gradient,
+        )  # fmt: skip
         message, new = algorithm.reply(sent, row, solution, client, round)
         message, new_memories = exchange.transform(message, memories, client, run_round)
         # A client that failed, or of which nothing came, keeps its row.
@@ -370,7 +372,7 @@ class _Worker(NamedTuple):
         sigma = job.criterion.sigma(solves.progress(job, carry))
         return Solves(
             epochs=carry.epoch,
-            max_epochs=job.solver.max_epochs,
+            max_epochs=job.solver.max_epochs * (1 if carry.local is None else job.subproblem.local_rounds),
             gradient_samples=out.gradients,
             criterion_samples=carry.criterion_samples,
             reference_residual=jnp.where(present, carry.reference_residual, nan),
