@@ -275,7 +275,7 @@ class Solves:
     reference_residual: Array  # ||e|| at the reference point
     final_residual: Array  # ||e|| at the returned parameters; with "epoch_mean" the last epoch's mean
     sigma: Array  # the relative criterion's factor
-    consensus_gap: Array  # ||u+ - z||
+    consensus_gap: Array  # ||u+ - z||; where a method pulls its clients elsewhere, to there
     movement: Array  # ||u+ - u||, where the algorithm keeps u
     penalty: Array  # beta_i of this solve's subproblem
     new_penalty: Array  # beta_i after the round, where the algorithm keeps one for each client

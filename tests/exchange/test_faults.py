@@ -308,7 +308,8 @@ def test_the_server_stays_bounded_whatever_clients_send(algorithm):
     faults = fa.Faults(corruption="constant", corrupted=[0, 2], strength=1e38, clip_norm=0.01)
     result = run(problem, algorithm, 50, faults=faults, **options)
     assert (result.solves.stop_reason[:, [0, 2]] == "corrupted").all()
-    np.testing.assert_allclose(result.solves.consensus_gap[:, [0, 2]], 0.01, rtol=1e-3)
+    if getattr(algorithm, "relaxation", None) is None:  # else the gap is to another center than z
+        np.testing.assert_allclose(result.solves.consensus_gap[:, [0, 2]], 0.01, rtol=1e-3)
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves((result.state.clients, result.params))) < 10
 
 
