@@ -174,6 +174,7 @@ def test_numbers_compile_nothing():
 BAD = {
     "part of the clients": (lambda: fa.Simulation(federation()[0], fa.fedpd(LOCAL, 1.0), participation=3), "participation must be 1.0 for FedPD, which .*all clients .*got 3 of 6"),
     "part of the rounds": (lambda: run(federation()[0], fa.fedpd(LOCAL, 1.0), [[0, 1], [2, 3]]), "participation must be 1.0 for FedPD.*got 2 of 6"),
+    "whoever is there": (lambda: fa.Simulation(federation()[0], fa.fedpd(LOCAL, 1.0), participation=fa.availability.probability(0.9)), "participation must be 1.0.*got cohorts that may vary"),
     "a cohort": (lambda: (sim := fa.Simulation(federation()[0], fa.fedpd(LOCAL, 1.0))).round(sim.init(), [0, 1]), "participation must be 1.0.*got 2 of 6"),
     "skip": (lambda: fa.fedpd(LOCAL, 1.0, skip=1.0), "skip must be below 1, got 1"),
     "penalty": (lambda: fa.fedpd(LOCAL, 0.0), "penalty must be above 0, got 0"),

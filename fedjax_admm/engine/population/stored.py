@@ -18,7 +18,7 @@ from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
 from ...core import trees
-from ...core.vocabulary import State
+from ...core.vocabulary import VACANT, State
 from .. import placement, renewal
 from ..devices import AXIS, dealt, everywhere, on_one_device
 from ..rounds import (
@@ -81,20 +81,22 @@ def _work_off_block(
 
 @partial(jax.jit, static_argnames=("layout", "mesh"), donate_argnames=("before",))
 def _finish(
-    setup: Setup, before: ServerState, ledger: Ledger, number: Array, *, layout: Layout, mesh: Mesh | None
+    setup: Setup, before: ServerState, ledger: Ledger, ids: Array, number: Array, *, layout: Layout, mesh: Mesh | None
 ) -> tuple[ServerState, RoundInfo]:
     """The server after the round, and what is told of it."""
 
-    def on_a_device(setup: Setup, before: ServerState, ledger: Ledger, number: Array) -> Any:
+    def on_a_device(setup: Setup, before: ServerState, ledger: Ledger, ids: Array, number: Array) -> Any:
         ledger, longest = gather_ledger(trees.take(ledger, 0), layout.devices)
         after, finite, worn = aggregate(setup, before, ledger.tally, number)
-        return after, info_of(setup, number, ledger, longest, after, finite, worn)
+        return after, info_of(setup, number, ledger, ids, longest, after, finite, worn)
 
     if mesh is None:
-        return on_a_device(setup, before, ledger, number)
+        return on_a_device(setup, before, ledger, ids, number)
     same, split = PartitionSpec(), PartitionSpec(AXIS)
-    shared = jax.shard_map(on_a_device, mesh=mesh, in_specs=(same, same, split, same), out_specs=same, check_vma=False)
-    return shared(setup, before, ledger, number)
+    shared = jax.shard_map(
+        on_a_device, mesh=mesh, in_specs=(same, same, split, same, same), out_specs=same, check_vma=False
+    )
+    return shared(setup, before, ledger, ids, number)
 
 
 @partial(jax.jit, static_argnames=("cohort", "devices"))
@@ -177,15 +179,21 @@ class StoredPopulation:
         last_epochs: Any = state.last_epochs
         server, infos = ServerState(state.params, state.server, state.penalty_mean), []
         clients.round = -1  # rows of a round under way are of no state: one that is interrupted cannot be repeated
-        for k, ids in enumerate(cohorts[:count]):
-            following = cohorts[k + 1] if k + 1 < count else upcoming
+        for k, places in enumerate(cohorts[:count]):
+            ids, following = _clients_in(places), _clients_in(cohorts[k + 1] if k + 1 < count else upcoming)
+            last = last_epochs[ids]
             number = np.int32(state.round + k)
-            ledger = self._work_off(clients, server, number, ids, last_epochs[ids], following, wait)
-            server, info = _finish(self.placed, server, ledger, number, **self._static)
+            ledger = _empty_ledgers(
+                self.placed, on_one_device(server.params), cohort=len(places), devices=self._layout.devices
+            )
+            if len(ids):
+                ledger = self._work_off(clients, server, number, ids, last, following, ledger, wait)
+            server, info = _finish(self.placed, server, ledger, places, number, **self._static)
             info = wait(info)
             if info.renewed:
                 server = self._renewed(server, clients)
-            last_epochs[ids] = remembered_epochs(last_epochs[ids], info.solves)
+            solves = jax.tree.map(lambda leaf, ids=ids: leaf[: len(ids)], info.solves)
+            last_epochs[ids] = remembered_epochs(last, solves)
             infos.append(info)
             if not info.finite:
                 break
@@ -206,18 +214,19 @@ class StoredPopulation:
         number: Any,
         ids: np.ndarray,
         last_epochs: np.ndarray,
-        following: np.ndarray | None,
+        following: np.ndarray,
+        ledger: Ledger,
         wait: Callable[[Any], Any],
     ) -> Ledger:
-        """A round's cohort, block by block: the devices' ledgers."""
-        layout, params = self._layout, server.params
-        ledger = _empty_ledgers(self.placed, on_one_device(params), cohort=len(ids), devices=layout.devices)
+        """A round's clients, block by block: the devices' ledgers with them."""
+        params = server.params
         blocks = self._blocks(ids, last_epochs)
         rows = self._rows_of(clients, ids[blocks[0].positions])
         for k, block in enumerate(blocks):
             chosen = ids[block.positions]
             # What is read meanwhile: the next block, or the next round's cohort where a cohort is one block.
             after = ids[blocks[k + 1].positions] if k + 1 < len(blocks) else following if len(blocks) == 1 else None
+            after = None if after is None or not len(after) else after
             # Before the block: on one device what is asked for later comes after it.
             begun = None if after is None else clients.begin(after)
             arranged = self._arranged(rows, block)
@@ -313,6 +322,11 @@ class StoredPopulation:
             saved, round=np.int32(saved.round), clients=clients, last_epochs=np.array(saved.last_epochs),
             **server._asdict(),
         )  # fmt: skip
+
+
+def _clients_in(cohort: np.ndarray | None) -> np.ndarray:
+    """The clients of a cohort [cohort], without its empty places, which come last; of an unknown one nobody."""
+    return np.empty(0, np.int32) if cohort is None else cohort[cohort != VACANT]
 
 
 def _handed_over(rows: Any, following: np.ndarray, new: Any, ids: np.ndarray) -> Any:
