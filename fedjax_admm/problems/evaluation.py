@@ -13,7 +13,9 @@ from jax import Array, lax
 from ..core import trees
 from ..core.types import Params
 from ..data.federated import FederatedData
+from ..data.rows import on_device, row_bytes
 from .problem import Problem
+from .streaming import streamed_sums
 
 _PIECE_BYTES = 1 << 23  # of a piece's rows: a few MB stream through the cache
 _MAX_PIECE = 500  # rows: bounds a CNN's activations
@@ -21,9 +23,8 @@ _MAX_PIECE = 500  # rows: bounds a CNN's activations
 
 def piece_size(fields: Any) -> int:
     """How many rows are evaluated at once."""
-    leaves = jax.tree.leaves(fields)
-    row_bytes = sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves)
-    return max(1, min(_MAX_PIECE, leaves[0].shape[0], _PIECE_BYTES // max(row_bytes, 1)))
+    number = jax.tree.leaves(fields)[0].shape[0]
+    return max(1, min(_MAX_PIECE, number, _PIECE_BYTES // max(row_bytes(fields), 1)))
 
 
 def evaluate(problem: Problem, params: Params) -> dict[str, float]:
@@ -38,7 +39,12 @@ def evaluate_many(problem: Problem, params: Params) -> list[dict[str, float]]:
     """The same for each of several parameters, leaves [runs, ...]."""
     eval_rows = piece_size(problem.eval_data) if problem.metrics else 0
     rows = min(piece_size(problem.data.fields), problem.data.num_positions)  # clients may leave rows out
-    sums = _sums(problem, params, rows, eval_rows)
+    here = on_device((problem.data.fields, problem.eval_data))
+    sums = (
+        _sums(problem, params, rows, eval_rows)
+        if here
+        else streamed_sums(problem, params, rows, eval_rows, _sum_of_piece)
+    )
     # The pieces are added on the host in double precision: 100,000 rows summed in single lose three digits.
     totals = {name: np.sum(np.asarray(pieces, np.float64), axis=-1) for name, pieces in sums.items()}
     totals["loss"] = totals["loss"] + totals.pop("regularizer", 0.0)
@@ -70,7 +76,7 @@ def _sums_of_one(problem: Problem, params: Params, rows: int, eval_rows: int) ->
         pieces = _pieces(problem.eval_data, number, eval_rows)
         for name, metric in problem.metrics:
             sums[name] = pieces(
-                lambda batch, _, mask, metric=metric: _mask(mask, _wide(metric(params, batch))) / number
+                lambda batch, _, mask, metric=metric: _sum_of_piece(metric(params, batch), mask) / number
             )
     return sums
 
@@ -83,8 +89,7 @@ def _weighted_losses(problem: Problem, params: Params, data: FederatedData, rows
 
     def piece(batch: Any, positions: Array, mask: Array) -> Array:
         batch = batch if data.index is None else data.take(positions)
-        losses = _wide(problem.loss(params, batch))
-        return _mask(mask, losses * share[client[positions]].astype(losses.dtype))
+        return _sum_of_piece(problem.loss(params, batch), mask, share[client[positions]])
 
     return _pieces(fields, number, rows)(piece)
 
@@ -95,7 +100,11 @@ def _wide(values: Array) -> Array:
     return values.astype(trees.at_least_single(values.dtype)) if floating else values
 
 
-def _mask(mask: Array, values: Array) -> Array:
+def _sum_of_piece(values: Array, mask: Array, share: Array | None = None) -> Array:
+    """The sum of those values that count, each times its share."""
+    values = _wide(values)
+    if share is not None:
+        values = values * share.astype(values.dtype)
     return jnp.sum(jnp.where(mask, values, 0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from ..algorithms import contract
 from ..algorithms.base import Algorithm
 from ..core import checks, randomness, trees
 from ..core.vocabulary import Solves, State
-from ..engine import placement, processes
+from ..engine import host_data, placement, processes
 from ..engine.devices import on_one_device
 from ..engine.execution import Execution
 from ..engine.memory import lane_bytes, size_of
-from ..engine.population import Population, StoredClients, init_state, make_population
+from ..engine.population import Feed, Population, Room, StoredClients, init_state, make_population
 from ..engine.population.rows import row_bytes
 from ..engine.rounds import Layout, RoundInfo, Setup
 from ..exchange.client_time import ClientTime
@@ -57,7 +58,9 @@ class Simulation:
     execution: Execution
     mesh: Mesh | None
     width: int
+    room: Room
     placement: str | None
+    data: str  # where the rows of data are: "device" or "host"
 
     def __init__(
         self,
@@ -79,7 +82,6 @@ class Simulation:
         if execution is not None and not isinstance(execution, Execution):
             raise ValueError(f"execution must be a fedjax_admm.Execution, got {execution!r}")
         check_conditions(faults, client_time)
-        problem = problem.on_device()
         self.problem, self.algorithm = problem, algorithm
         self.seed = checks.integer("seed", seed, at_least=0)
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)
@@ -100,7 +102,7 @@ class Simulation:
         self._init_key, order_key = jax.random.split(randomness.root_key(self.seed))
         # The algorithm and the stages with their numbers on the device, in the parameters' dtype.
         cast, stages = trees.cast_floats((algorithm, stages), dtype)
-        self.setup = Setup(problem, cast, stages, order_key)
+        self.setup = Setup(problem.without_rows(), cast, stages, order_key)
         clients = contract.abstract_clients(problem.data.num_clients, params)
         sent, message = contract.check_round(self.setup.algorithm, params, clients)
         check_stages(self.setup.exchange, params, message, clients)
@@ -116,6 +118,7 @@ class Simulation:
                 'use population="device", whose rows are split over all devices'
             )
         self.execution, self._folder = execution, folder
+        self.data = host_data.choose(execution.data, self.problem.data)
         self._made_population: Population | None = None
         self.mesh = execution.devices(self.cohorts.size)
         self.width = execution.width(self.cohorts.size, self.devices, self.problem, self.rows_per_trip, self.lane_bytes)
@@ -124,6 +127,7 @@ class Simulation:
             keeps_rows = row_bytes(self.shapes().clients) > 0
             number = self.problem.data.num_clients
             self.placement = placement.choose(execution.placement, self.mesh, number, keeps_rows)
+        self.room = self._room()
 
     @property
     def devices(self) -> int:
@@ -144,13 +148,28 @@ class Simulation:
         share = placement.share_of_block(self.cohorts.size, self.devices, self.width, row)
         return Layout(self.width, self.rows_per_trip, self.devices, share, sum(self.floats))
 
+    def _room(self) -> Room:
+        """What a device takes of a block of the cohort, where it comes in blocks."""
+        share, here = self.layout.share, self.execution.population == "device"
+        if here and self.placement == placement.HOME:  # no rows of state travel, and all of it may live on one device
+            share = self.cohorts.size
+        elif here and self.mesh is None:
+            share = self.cohorts.size
+        if self.data == host_data.DEVICE:
+            return Room(share)
+        return Room(share, host_data.rows_of_block(self.problem.data, share, self.execution.block_bytes))
+
     @property
     def population(self) -> Population:
         """Where the clients' rows live; made at the first use."""
         if self._made_population is None:
+            rows, setup = self.room.rows, self.setup
+            if self.data == host_data.DEVICE:
+                self.problem = self.problem.on_device()
+                setup = dataclasses.replace(setup, problem=self.problem)
             self._made_population = make_population(
-                self.execution.population, self.setup, self.shapes(), self.layout, self.mesh, self.placement,
-                self._folder,
+                self.execution.population, setup, self.shapes(), self.layout, self.mesh, self.placement,
+                self.room, None if rows is None else Feed(self.problem.data, rows, self.mesh), self._folder,
             )  # fmt: skip
         return self._made_population
 
@@ -162,6 +181,7 @@ class Simulation:
             "devices": self.devices,
             "population": self.execution.population,
             "placement": self.placement,
+            "data": self.data,
             "platform": jax.default_backend(),
             "floats_down": self.floats[0],
             "floats_up": self.floats[1],

@@ -90,6 +90,8 @@ def simulate_many(
     rounds = checks.integer("rounds", rounds, at_least=1)
     every = checks.integer("evaluate_every", evaluate_every, at_least=1)
     shared = dict(participation=participation, initial_params=initial_params, execution=execution)
+    if execution is not None and execution.data == "host":
+        raise ValueError("data must be 'auto' or 'device' for runs at once, got 'host': use compare for such data")
     if isinstance(problem, Problem):
         problem = problem.on_device()  # once for all runs
     sims = [Simulation(problem, algorithm, seed=seed, **shared) for algorithm, seed in _checked(runs)]

@@ -250,24 +250,39 @@ def work_off_dealt(
 
     def one_block(k: Any, store: Store) -> Store:
         places = lax.dynamic_slice_in_dim(table, k * share, share, axis=1)  # [devices, share]
-        exists = places < jobs
         slots = cohort.slots[jnp.minimum(places, jobs - 1)]
-        addresses = cohort.addresses[slots]
         me = lax.axis_index(AXIS)
-        mine = _fetch(store.rows, addresses, split)
         queue = Queue(
             ids=cohort.ids[slots[me]],
-            addresses=jnp.arange(share, dtype=jnp.int32),
+            addresses=cohort.addresses[slots],
             slots=slots[me],
-            length=jnp.sum(exists[me], dtype=jnp.int32),
+            length=jnp.sum(places[me] < jobs, dtype=jnp.int32),
             runs=None if cohort.runs is None else cohort.runs[slots[me]],
         )
-        new, ledger = work(queue, Store(mine, store.ledger))
-        return Store(_bring_back(store.rows, addresses, exists, new, split), ledger)
+        return work_off_travelling(work, queue, places < jobs, store, split)
 
     if blocks == 1:
         return one_block(0, store)
     return lax.fori_loop(0, blocks, one_block, store)
+
+
+def work_off_travelling(
+    work: Callable[[Queue, Store], Store], queue: Queue, exists: Array, store: Store, split: bool
+) -> Store:
+    """Works off this device's part of a block whose rows travel to it and back.
+
+    Args:
+        work: works off a queue of one device.
+        queue: this device's, but with everyone's `addresses` [devices, share] among all clients' rows.
+        exists: whether there is a client [devices, share].
+        store: all clients' rows, or with `split` those that are on this device.
+        split: whether the rows are split over the devices, in order.
+    """
+    addresses = queue.addresses
+    mine = _fetch(store.rows, addresses, split)
+    here = queue._replace(addresses=jnp.arange(addresses.shape[1], dtype=jnp.int32))
+    new, ledger = work(here, Store(mine, store.ledger))
+    return Store(_bring_back(store.rows, addresses, exists, new, split), ledger)
 
 
 def _fetch(rows: Any, addresses: Array, split: bool) -> Any:
