@@ -15,7 +15,7 @@ from ..core import checks, environment
 from ..problems.problem import Problem
 from . import processes
 from .devices import mesh_of
-from .memory import size_of
+from .memory import device_memory, size_of
 
 CACHE_BYTES = 1 << 18  # a core's own, at least
 
@@ -100,7 +100,7 @@ class Execution:
             cores = max(1, environment.cores() // min(devices, jax.local_device_count()))
             more = min(4 * cores, _kept_busy(problem, share)) if _small(problem, rows) else 1
             return min(share, max(cores, more))
-        memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+        memory = device_memory()
         return share if memory is None else min(share, max(1, memory // 2 // lane()))
 
     def devices(self, cohort: int) -> jax.sharding.Mesh | None:

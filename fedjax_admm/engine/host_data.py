@@ -9,6 +9,7 @@ import numpy as np
 
 from ..data.federated import FederatedData
 from ..data.rows import in_memory, row_bytes
+from .memory import device_memory
 
 DEVICE, HOST = "device", "host"
 FITTING = 0.5  # of a device's memory, that data may take without being asked for
@@ -20,7 +21,7 @@ def choose(asked: str, data: FederatedData) -> str:
         return asked
     if not in_memory(data.fields):
         return HOST
-    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    limit = device_memory()
     return DEVICE if limit is None or data_bytes(data) <= FITTING * limit else HOST
 
 
@@ -55,17 +56,3 @@ def rows_of_block(data: FederatedData, share: int, block_bytes: int) -> int:
         )
     most = int(np.partition(sizes, -share)[-share:].sum()) if share < len(sizes) else int(sizes.sum())
     return min(bound, most, np.iinfo(np.int32).max)
-
-
-def feed_bytes(data: FederatedData, rows: int) -> int:
-    """Bytes of the two blocks that a device holds at a time."""
-    return 2 * rows * row_bytes(data.fields)
-
-
-def describe(kind: str, data: Any) -> str:
-    """Where the data is, in words.
-
-    >>> describe("host", None)
-    "the data on the host (data='host')"
-    """
-    return f"the data on the {kind} (data={kind!r})"

@@ -49,3 +49,8 @@ def lane_bytes(problem: Problem, rows: int, row: int, optimizer: int, message: i
 def shared_bytes(problem: Problem, message: int) -> int:
     """What a device holds besides its lanes: the sum of messages with its compensation, and parameters old and new."""
     return 3 * message + 2 * size_of(problem.params_shape)
+
+
+def device_memory() -> int | None:
+    """Bytes of a device's memory; None where that is the host's, or not told."""
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")

@@ -10,7 +10,7 @@ from test_runs import Crash, crash_in, newest
 
 import fedjax_admm as fa
 from fedjax_admm.engine import placement
-from fedjax_admm.engine.population import stored
+from fedjax_admm.engine.population import block_rounds, stored
 from fedjax_admm.engine.population.rows import FileBytes, HostBytes, LazyLeaf, StoredClients
 from fedjax_admm.storage import checkpoints
 
@@ -145,8 +145,8 @@ def test_only_newcomers_are_started(monkeypatch):
     def told(name, function):
         return lambda *arguments, **options: [events.append(name), function(*arguments, **options)][1]
 
-    for name in ("start_rows", "_work_off_block"):
-        monkeypatch.setattr(stored, name, told(name, getattr(stored, name)))
+    for module, name in ((stored, "start_rows"), (block_rounds, "_work_off_block")):
+        monkeypatch.setattr(module, name, told(name, getattr(module, name)))
     run("host", participation=np.array([[0, 1]] * 2 + [[1, 2]] * 12))
     start, round = "start_rows", "_work_off_block"
     # The next round's rows are asked for before this one's newcomers are known.

@@ -43,7 +43,7 @@ class Lies(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("layout", "mesh", "lies"), donate_argnames=("rows", "ledger"))
-def work_off_block(
+def _work_off_block(
     setup: Setup,
     fields: Any,
     params: Any,
@@ -132,7 +132,7 @@ class Keeper(Protocol):
     """Who has the clients' rows of state during a round."""
 
     def ready(self, block: Block) -> tuple[Any, np.ndarray]:
-        """The rows as `work_off_block` gets them, and where among them each client's is [devices, share]."""
+        """The rows as `_work_off_block` gets them, and where among them each client's is [devices, share]."""
         ...
 
     def prepare(self, following: Block | None) -> None:
@@ -233,7 +233,7 @@ class BlockRounds:
             queue = block.queue._replace(addresses=addresses)  # pyright: ignore[reportArgumentType]
             # Before the block: on one device what is asked for later comes after it.
             keeper.prepare(after if len(blocks) == 1 or after is not beyond else None)
-            rows, ledger = work_off_block(
+            rows, ledger = _work_off_block(
                 self._setup, fields, params, server.server, number, rows, queue, block.exists, ledger,
                 layout=layout, mesh=self._mesh, lies=self._lies,
             )  # fmt: skip
