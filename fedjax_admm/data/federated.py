@@ -197,7 +197,7 @@ class FederatedData:
         return cls(
             fields=kept(fields) if held else fields,
             index=jnp.asarray(index, jnp.int32) if held and index is not None else index,  # pyright: ignore[reportArgumentType]
-            offsets=jnp.asarray(offsets, jnp.int32) if small else offsets,
+            offsets=jnp.asarray(offsets, jnp.int32) if small else offsets,  # pyright: ignore[reportArgumentType]
             sizes=jnp.asarray(sizes, jnp.int32),
             weights=jnp.asarray(_weights(weights, sizes)),
             names=names,

@@ -62,7 +62,7 @@ class Estimate:
         return (
             f"{_size(device)} on a device (data {_size(self.device_data)}, clients {_size(self.device_state)}, "
             f"lanes {_size(self.device_lanes)}), {_size(host)} in host memory, {_size(self.disk)} on disk; "
-            f"a round of at most {self.most_gradients:,} gradients that moves {_size(self.round_messages)} of messages, "
+            f"a round of at most {self.most_gradients:,} gradients moves {_size(self.round_messages)} of messages, "
             f"{_size(self.round_state)} of clients' state and {_size(self.round_data)} of data; "
             f"data on the {self.data} (data={self.data!r}), "
             + (f"clients {PLACEMENTS[self.placement]}, " if self.placement else "")
@@ -175,14 +175,16 @@ def _excesses(found: Estimate, sim: Simulation) -> Iterator[str]:
         yield f"{_size(free)} of memory are free, and the run takes {_size(host)}: {_remedy(found, sim, host=True)}"
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if found.disk > free:
-        yield f"{_size(free)} are free on the disk, and clients' state may take {_size(found.disk)}: choose another disk"
+        yield f"{_size(free)} of disk are free, and clients' state may take {_size(found.disk)}: use another disk"
 
 
 def _remedy(found: Estimate, sim: Simulation, host: bool = False) -> str:
     """The setting that makes the largest part smaller."""
     state = max(found.device_state, found.host_state)
     parts = {
-        "population='disk'" if host else "population='host' or 'disk'": state if sim.execution.population != "disk" else 0,
+        "population='disk'" if host else "population='host' or 'disk'": state
+        if sim.execution.population != "disk"
+        else 0,
         "data='host' with memory-mapped rows (FederatedData.open)": found.device_data if sim.data == "device" else 0,
         f"fewer lanes than {found.lanes}": found.device_lanes,
         "a smaller block_bytes": found.device_data if sim.data == "host" else 0,

@@ -150,11 +150,9 @@ class Simulation:
 
     def _room(self) -> Room:
         """What a device takes of a block of the cohort, where it comes in blocks."""
-        share, here = self.layout.share, self.execution.population == "device"
-        if here and self.placement == placement.HOME:  # no rows of state travel, and all of it may live on one device
-            share = self.cohorts.size
-        elif here and self.mesh is None:
-            share = self.cohorts.size
+        share = self.layout.share
+        if self.execution.population == "device" and self.placement != placement.DEALT:
+            share = self.cohorts.size  # no rows of state travel, and at home all of it may live on one device
         if self.data == host_data.DEVICE:
             return Room(share)
         return Room(share, host_data.rows_of_block(self.problem.data, share, self.execution.block_bytes))

@@ -332,7 +332,7 @@ def _with_current_names(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest_of_data(data: FederatedData) -> str | None:
-    """A digest of a federation: of one on disk by its checksums, of rows that are not in memory by the first of them."""
+    """A federation's digest: of one on disk by its checksums, else of rows that are not in memory by the first."""
     if in_memory(data.fields):
         return digest(data)
     known = {"sizes": data.sizes, "weights": data.weights, "index": data.index}
