@@ -15,7 +15,7 @@ from ..core.types import Params
 from ..data.federated import FederatedData
 from ..data.rows import on_device, row_bytes
 from .problem import Problem
-from .streaming import streamed_sums
+from .streaming import ALONE, Share, streamed_sums
 
 _PIECE_BYTES = 1 << 23  # of a piece's rows: a few MB stream through the cache
 _MAX_PIECE = 500  # rows: bounds a CNN's activations
@@ -27,26 +27,29 @@ def piece_size(fields: Any) -> int:
     return max(1, min(_MAX_PIECE, number, _PIECE_BYTES // max(row_bytes(fields), 1)))
 
 
-def evaluate(problem: Problem, params: Params) -> dict[str, float]:
+def evaluate(problem: Problem, params: Params, share: Share | None = None) -> dict[str, float]:
     """`loss`, sum_i alpha_i f_i(params) with the regulariser, and each metric's mean over `eval_data`.
 
-    Where the problem's optimum is known, `excess_loss` is the loss above it.
+    Where the problem's optimum is known, `excess_loss` is the loss above it. With a `share` each process reads its own
+    of the rows that are not on its device.
     """
-    return evaluate_many(problem, jax.tree.map(lambda leaf: leaf[None], params))[0]
+    return evaluate_many(problem, jax.tree.map(lambda leaf: leaf[None], params), share)[0]
 
 
-def evaluate_many(problem: Problem, params: Params) -> list[dict[str, float]]:
+def evaluate_many(problem: Problem, params: Params, share: Share | None = None) -> list[dict[str, float]]:
     """The same for each of several parameters, leaves [runs, ...]."""
     eval_rows = piece_size(problem.eval_data) if problem.metrics else 0
     rows = min(piece_size(problem.data.fields), problem.data.num_positions)  # clients may leave rows out
     here = on_device((problem.data.fields, problem.eval_data))
-    sums = (
-        _sums(problem, params, rows, eval_rows)
-        if here
-        else streamed_sums(problem, params, rows, eval_rows, _sum_of_piece)
-    )
+    if here:
+        sums = _sums(problem, params, rows, eval_rows)
+    else:
+        sums = streamed_sums(problem, params, rows, eval_rows, _sum_of_piece, share or ALONE)
     # The pieces are added on the host in double precision: 100,000 rows summed in single lose three digits.
     totals = {name: np.sum(np.asarray(pieces, np.float64), axis=-1) for name, pieces in sums.items()}
+    if share is not None and not here:
+        parts = share.of_all(totals)
+        totals = {name: sum(part[name] for part in parts) for name in totals}
     totals["loss"] = totals["loss"] + totals.pop("regularizer", 0.0)
     if problem.optimal_loss is not None:
         totals["excess_loss"] = totals["loss"] - float(problem.optimal_loss)

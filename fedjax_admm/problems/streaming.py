@@ -22,6 +22,22 @@ from .problem import Problem
 CHUNK_BYTES = 1 << 26
 
 
+class Share(NamedTuple):
+    """Which part of the rows this process reads, where several of them evaluate together."""
+
+    number: int  # of this process
+    count: int  # of processes
+    of_all: Callable[[Any], list[Any]]  # every process's tree of arrays
+    data: tuple[int, int] | None = None  # the positions of its clients' rows, the first and the one after the last
+
+    def of(self, rows: int) -> tuple[int, int]:
+        """The first of so many rows, and the one after the last."""
+        return rows * self.number // self.count, rows * (self.number + 1) // self.count
+
+
+ALONE = Share(0, 1, lambda tree: [tree])
+
+
 class Chunk(NamedTuple):
     """Some pieces of the rows."""
 
@@ -72,7 +88,7 @@ def chunks(fields: Any, index: Any, first: int, stop: int, rows: int) -> Iterato
 
 
 def streamed_sums(
-    problem: Problem, params: Params, rows: int, eval_rows: int, piece: Callable[..., Array]
+    problem: Problem, params: Params, rows: int, eval_rows: int, piece: Callable[..., Array], part: Share
 ) -> dict[str, np.ndarray]:
     """The sums [runs, pieces] of `evaluation`, of rows wherever they are.
 
@@ -82,6 +98,7 @@ def streamed_sums(
         rows: Of a piece of the clients' data.
         eval_rows: Of a piece of `eval_data`.
         piece: (values, mask, share) -> the sum of one piece, traced.
+        part: Of the rows, that this process reads.
 
     Returns:
         The sums, by name.
@@ -90,18 +107,19 @@ def streamed_sums(
     weights = np.asarray(data.weights)
     share = weights / np.asarray(data.sizes).astype(weights.dtype)  # of each row of a client
     offsets = np.asarray(data.offsets)
-    found: dict[str, list[np.ndarray]] = {"loss": []}
-    for chunk in chunks(data.fields, data.index, 0, data.num_positions, rows):
+    nothing = np.zeros((jax.tree.leaves(params)[0].shape[0], 0))
+    found = {name: [nothing] for name in ("loss", *(name for name, _ in problem.metrics))}
+    for chunk in chunks(data.fields, data.index, *(part.data or part.of(data.num_positions)), rows):
         client = np.searchsorted(offsets, chunk.positions, side="right") - 1
         found["loss"].append(np.asarray(_losses(bare, params, chunk.fields, share[client], chunk.mask, piece)))
     if problem.regularizer is not None:
-        found["regularizer"] = [np.asarray(_regularizers(bare, params))]
+        found["regularizer"] = [np.asarray(_regularizers(bare, params)) * (part.number == 0)]
     if problem.metrics:
         number = jax.tree.leaves(problem.eval_data)[0].shape[0]
-        for chunk in chunks(problem.eval_data, None, 0, number, eval_rows):
+        for chunk in chunks(problem.eval_data, None, *part.of(number), eval_rows):
             values = _metrics(bare, params, chunk.fields, chunk.mask, piece)
             for name, value in values.items():
-                found.setdefault(name, []).append(np.asarray(value) / number)
+                found[name].append(np.asarray(value) / number)
     return {name: np.concatenate(parts, axis=1) for name, parts in found.items()}
 
 

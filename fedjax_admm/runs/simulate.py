@@ -122,6 +122,8 @@ def simulate(
         execution=execution, faults=faults, client_time=client_time, exchange=exchange,
     )  # fmt: skip
     sim.check_rounds(rounds)
+    if run_dir is None:
+        sim.check_folder()
     first = processes.is_first()
     run = _Run(sim, rounds, evaluate_every, progress and first, on_round if first else None)
     if run_dir is None:

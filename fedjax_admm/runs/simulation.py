@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,14 @@ from ..engine.devices import on_one_device
 from ..engine.execution import Execution
 from ..engine.memory import lane_bytes, size_of
 from ..engine.population import Feed, Population, Room, StoredClients, init_state, make_population
+from ..engine.population.blocks import Homes, devices_here
 from ..engine.population.rows import row_bytes
 from ..engine.rounds import Layout, RoundInfo, Setup
 from ..exchange.client_time import ClientTime
 from ..exchange.cohorts import Cohorts, check_cohort
 from ..exchange.faults import Faults
 from ..exchange.stage import Exchange, check_stages
-from ..problems.evaluation import evaluate
+from ..problems.evaluation import Share, evaluate
 from ..problems.problem import Problem, check_params
 
 
@@ -112,11 +114,6 @@ class Simulation:
 
     def use(self, execution: Execution, folder: Path | None = None) -> None:
         """Chooses lanes, devices, and where the clients' rows live; `folder` is for those on disk."""
-        if execution.population != "device" and processes.several():
-            raise ValueError(
-                f"population={execution.population!r} is for one process, and there are {jax.process_count()}: "
-                'use population="device", whose rows are split over all devices'
-            )
         self.execution, self._folder = execution, folder
         self.data = host_data.choose(execution.data, self.problem.data)
         self._made_population: Population | None = None
@@ -145,7 +142,10 @@ class Simulation:
     def layout(self) -> Layout:
         """How a device works."""
         row = row_bytes(self.shapes().clients)
-        share = placement.share_of_block(self.cohorts.size, self.devices, self.width, row)
+        group = None
+        if self.execution.population != "device" and processes.several():  # all may live in one process
+            group = min(Counter(device.process_index for device in jax.devices()).values())
+        share = placement.share_of_block(self.cohorts.size, self.devices, self.width, row, group)
         return Layout(self.width, self.rows_per_trip, self.devices, share, sum(self.floats))
 
     def _room(self) -> Room:
@@ -162,14 +162,24 @@ class Simulation:
         """Where the clients' rows live; made at the first use."""
         if self._made_population is None:
             rows, setup = self.room.rows, self.setup
+            self.check_folder()
             if self.data == host_data.DEVICE:
-                self.problem = self.problem.on_device()
+                if self.placement != placement.HOME:  # where each device gets its own clients' rows alone
+                    self.problem = self.problem.on_device()
                 setup = dataclasses.replace(setup, problem=self.problem)
             self._made_population = make_population(
                 self.execution.population, setup, self.shapes(), self.layout, self.mesh, self.placement,
                 self.room, None if rows is None else Feed(self.problem.data, rows, self.mesh), self._folder,
             )  # fmt: skip
         return self._made_population
+
+    def check_folder(self) -> None:
+        """Clients' rows off the devices of several processes are in a file that all of them see."""
+        if self.execution.population != "device" and processes.several() and self._folder is None:
+            raise ValueError(
+                f"population={self.execution.population!r} of {jax.process_count()} processes needs a run_dir, where "
+                "they have the clients' rows in one file: give simulate one that all of them see"
+            )
 
     def resolved(self) -> dict[str, Any]:
         """How it runs, as JSON can hold it."""
@@ -259,7 +269,21 @@ class Simulation:
 
     def evaluate(self, state: State) -> dict[str, float]:
         """The global loss and the metrics at the state's parameters."""
-        return evaluate(self.problem, on_one_device(state.params))
+        return evaluate(self.problem, on_one_device(state.params), self._share())
+
+    def _share(self) -> Share:
+        """What this process evaluates of rows that are not on its device: its clients', if it has clients."""
+        share = Share(jax.process_index(), jax.process_count(), processes.of_all)
+        if self.mesh is None or not processes.several() or self.placement == placement.DEALT:
+            return share
+        data = self.problem.data
+        if self.placement == placement.HOME:
+            homes = Homes.on_devices(data.num_clients, self.devices)
+        else:
+            homes = Homes.on_processes(np.asarray(data.sizes), self.mesh)
+        first, stop = homes.clients_of(devices_here(self.mesh))
+        offsets = np.append(np.asarray(data.offsets, np.int64), data.num_positions)
+        return share._replace(data=(int(offsets[first]), int(offsets[stop])))
 
 
 def _check_state(state: Any) -> None:

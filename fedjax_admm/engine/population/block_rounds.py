@@ -12,7 +12,7 @@ from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
 from ...core import trees
-from ..devices import AXIS, on_one_device
+from ..devices import AXIS, on_one_device, spread
 from ..rounds import (
     Layout,
     Ledger,
@@ -223,7 +223,7 @@ class BlockRounds:
     ) -> Ledger:
         """A round's cohort, block by block: the devices' ledgers."""
         layout, params, feed = self._layout, server.params, self._feed
-        ledger = _empty_ledgers(self._setup, on_one_device(params), cohort=len(ids), devices=layout.devices)
+        ledger = self._empty_ledgers(params, len(ids))
         blocks = self._blocks(ids, last_epochs)
         # Of the next round, as far as it can be known before this one's epochs are.
         beyond = None if following is None else self._blocks(following, last_epochs)[0]
@@ -246,6 +246,10 @@ class BlockRounds:
                 wait(on_one_device(ledger.tally.trips))
                 feed.done()
         return ledger
+
+    def _empty_ledgers(self, params: Any, cohort: int) -> Ledger:
+        setup, params = on_one_device((self._setup, params))
+        return spread(_empty_ledgers(setup, params, cohort=cohort, devices=len(self._here)), self._mesh)
 
     def _blocks(self, ids: np.ndarray, last_epochs: np.ndarray) -> list[Block]:
         sizes = self._sizes[ids]

@@ -43,10 +43,10 @@ class Homes(NamedTuple):
         """Each client's group."""
         return np.searchsorted(self.firsts, ids, side="right") - 1
 
-    @property
-    def fewest(self) -> int:
-        """Devices of the smallest group."""
-        return min(len(group) for group in self.devices)
+    def clients_of(self, devices: np.ndarray) -> tuple[int, int]:
+        """The first of the clients that live on neighbouring devices, and the one after the last."""
+        groups = [g for g, mine in enumerate(self.devices) if np.isin(mine, devices).any()]
+        return int(self.firsts[groups[0]]), int(self.firsts[groups[-1] + 1])
 
 
 class Room(NamedTuple):

@@ -42,6 +42,7 @@ class DevicePopulation:
 
     def __init__(self, setup: Setup, shapes: State, layout: Layout, mesh: Mesh | None, placement: str | None) -> None:
         self._setup, self._shapes, self._layout, self._mesh = setup, shapes, layout, mesh
+        self._alone = dataclasses.replace(setup, problem=setup.problem.without_rows())  # for one device of this process
         self._placement = placement
         self._placed: Setup | None = None
 
@@ -55,12 +56,12 @@ class DevicePopulation:
     def init(self, params: Any) -> State:
         """z^0, and every client at its start."""
         if self._mesh is None:
-            return init_state(self._setup, params)
+            return init_state(self._alone, params)
         # Where it is to be from the start: everyone's rows may be too much for one device.
         start = jax.jit(init_state, out_shardings=shardings(self._shapes, self._mesh))
-        state = start(self._setup, params)
+        state = start(self._alone, params)
         # By one device, as a stored population's: sums over all clients that devices share are rounded in another way.
-        first = everywhere(first_server(self._setup, params), self._mesh)
+        first = everywhere(first_server(self._alone, params), self._mesh)
         return dataclasses.replace(state, **first._asdict())
 
     def run(
