@@ -5,7 +5,7 @@
 A client-step is one minibatch step of one client: gather a batch of uint8 images by row, gradient, update; here
 in a round of FedADMM by the engine itself, its shuffle, masks, dual and penalty terms included. Each contestant is
 a process of its own (thread pools in one process contend) and they take turns, one running while the others wait;
-reported is each one's best turn. PyTorch runs eagerly with 2 threads and its SGD optimizer;
+reported is each one's best turn. PyTorch runs eagerly with a thread per core and its SGD optimizer, channels last;
 where its interpreter has no torch that row is left out. `lax.conv` is the same network in the same loop with
 `lax.conv_general_dilated`. The fraction of sgemm counts the multiplications of the definition, not those that an
 implementation adds.
@@ -51,11 +51,12 @@ products; the same with two columns at once 287, not kept for its length.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
 
-CLASSES, ROWS, THREADS = 10, 1000, 2
+CLASSES, ROWS = 10, 1000
 SHAPES = {"cnn": (28, 28, 1), "resnet20": (32, 32, 3)}
 
 
@@ -71,7 +72,7 @@ def multiplications(model: str) -> int:
     return 2 * (2 * first + 3 * others)  # the images need no gradient
 
 
-def jax_worker(model: str, batch: int, lanes: int, conv: str, steps: int):
+def jax_worker(model: str, batch: int, lanes: int, conv: str, steps: int, dtype: str | None = None):
     """A function that runs one round of FedADMM: as many clients as lanes, an epoch of `steps` steps each."""
     import jax
     import numpy as np
@@ -81,7 +82,7 @@ def jax_worker(model: str, batch: int, lanes: int, conv: str, steps: int):
 
     if conv == "lax":
         use_lax_conv()
-    network = {"cnn": models.cnn, "resnet20": models.resnet20}[model]()
+    network = {"cnn": models.cnn, "resnet20": models.resnet20}[model](dtype=dtype)
     rng = np.random.default_rng(0)
     rows = lanes * steps * batch
     fields = {
@@ -109,12 +110,12 @@ def use_lax_conv() -> None:
 
     from fedjax_admm.models import layers, pooling
 
-    def conv(x, kernel, strides=(1, 1), padding="VALID"):
+    def conv(x, kernel, strides=(1, 1), padding="VALID", dtype=None):
         dimensions = ("NHWC", "HWIO", "NHWC")
         return lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=dimensions)
 
     layers.conv2d = conv
-    layers.conv2d_max_pool2 = lambda x, kernel, padding: pooling.max_pool2(conv(x, kernel, padding=padding))
+    layers.conv2d_max_pool2 = lambda x, kernel, padding, dtype: pooling.max_pool2(conv(x, kernel, padding=padding))
 
 
 def sgemm_worker(size: int = 2048):
@@ -128,12 +129,12 @@ def sgemm_worker(size: int = 2048):
 
 
 def torch_worker(model: str, batch: int, steps: int):
-    """As `jax_worker`, one client, in PyTorch."""
+    """As `jax_worker`, one client, in PyTorch; images with the channels last, its faster layout."""
     import torch
     from torch import nn
     from torch.nn import functional
 
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
 
     class Block(nn.Module):
         def __init__(self, inputs, outputs, stride):
@@ -160,10 +161,11 @@ def torch_worker(model: str, batch: int, steps: int):
             layers += [Block(outputs, outputs, 1), Block(outputs, outputs, 1)]
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES)]
         mean, std = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
-    network = nn.Sequential(*layers)
+    network = nn.Sequential(*layers).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     height, width, channels = SHAPES[model]
     images = torch.randint(0, 256, (ROWS, channels, height, width), dtype=torch.uint8)
+    images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(0, CLASSES, (ROWS,))
     mean, std = (torch.tensor(values).reshape(1, -1, 1, 1) for values in (mean, std))
 
@@ -225,6 +227,7 @@ def main() -> None:
     parser.add_argument("--models", default="cnn,resnet20")
     parser.add_argument("--batch", type=int, help="default: 50 for the CNN, 500 for ResNet-20, as in the paper")
     parser.add_argument("--lanes", default="1,2")
+    parser.add_argument("--dtypes", default="float32", help="float32,bfloat16 compares the two")
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -238,9 +241,10 @@ def main() -> None:
         shared = {"model": model, "batch": batch}
         contestants = {"sgemm": (sys.executable, {"kind": "sgemm", "size": 2048})}
         contestants["PyTorch"] = (arguments.torch_python, {"kind": "torch", "steps": steps, **shared})
-        for lanes in map(int, arguments.lanes.split(",")):
-            spec = {"kind": "jax", "lanes": lanes, "conv": "products", "steps": steps, **shared}
-            contestants[f"lanes={lanes}"] = (sys.executable, spec)
+        for dtype in arguments.dtypes.split(","):
+            for lanes in map(int, arguments.lanes.split(",")):
+                spec = {"kind": "jax", "lanes": lanes, "conv": "products", "steps": steps, "dtype": dtype, **shared}
+                contestants[f"lanes={lanes}, {dtype}"] = (sys.executable, spec)
         spec = {"kind": "jax", "lanes": 1, "conv": "lax", "steps": steps_lax, **shared}
         contestants["lanes=1, lax.conv"] = (sys.executable, spec)
         best = compete(contestants, arguments.turns)

@@ -33,12 +33,13 @@ class Averaging:
     server: ServerStep = ServerStep()
     penalty: Any = None
     average: str = static(default="selected")
+    name: str | None = static(default=None)  # of a method that is this one with another server; else by the penalty
 
     broadcast = broadcast_params
 
     @property
     def display_name(self) -> str:
-        return "FedAvg" if self.penalty is None else "FedProx"
+        return self.name or ("FedAvg" if self.penalty is None else "FedProx")
 
     def init(self, params: Params, clients: Clients) -> dict[str, Any]:
         if self.average == "selected":

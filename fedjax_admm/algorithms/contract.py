@@ -35,7 +35,7 @@ def check_parts(algorithm: Any) -> None:
         raise ValueError(
             f"algorithm {type(algorithm).__name__} is written for version 0.1, with subproblems and update of all "
             "clients: since 0.2 a method is init, start, broadcast, subproblem, reply and aggregate, for one client "
-            'each (README, "An algorithm of your own"; CHANGELOG, 0.2.0)'
+            "each (docs/how-to/own_algorithm.md; CHANGELOG, 0.2.0)"
         )
     checks.part("algorithm", algorithm, MEMBERS, MAKERS)
     checks.part("local", algorithm.local, ("step", "rows_per_trip"), "fa.LocalSolver(...)")

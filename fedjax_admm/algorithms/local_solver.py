@@ -33,6 +33,8 @@ class LocalSolver:
             function, defined once (a new lambda or `functools.partial` for each run compiles anew). A line search
             evaluates the step's own objective: the batch's, or all rows' with a full gradient. Each evaluation
             counts as a gradient of those rows.
+        options: The factory's other numbers by their names, `{"momentum": 0.9}`. They are traced, as the learning rate
+            is, and may be one per client too. None leaves the factory's own.
 
     >>> LocalSolver(learning_rate=0.01, batch_size=50, max_epochs=20).max_epochs
     20
@@ -42,6 +44,7 @@ class LocalSolver:
     batch_size: int | None = static(default=None)
     max_epochs: Any = 1
     optimizer: Callable[..., optax.GradientTransformation] = static(default=optax.sgd)
+    options: Any = None
 
     def __post_init__(self) -> None:
         rate = checks.number("learning_rate", self.learning_rate, above=0, per_client=True)
@@ -55,6 +58,7 @@ class LocalSolver:
                 f"optimizer must be a factory that is called with the learning rate, such as optax.sgd, "
                 f"got {self.optimizer!r}"
             )
+        object.__setattr__(self, "options", checks.numbers_by_name("options", self.options, per_client=True))
 
     @property
     def full_gradient(self) -> bool:
@@ -79,9 +83,9 @@ class LocalSolver:
 
     def _make_optimizer(self) -> optax.GradientTransformation:
         try:
-            made = self.optimizer(self.learning_rate)
+            made = self.optimizer(self.learning_rate, **(self.options or {}))
         except TypeError as error:
-            raise ValueError(f"optimizer must be a function of the learning rate: {error}") from error
+            raise ValueError(f"optimizer must be a function of the learning rate and of options: {error}") from error
         if not (hasattr(made, "init") and hasattr(made, "update")):
             raise ValueError(f"optimizer must make an optax optimizer from a learning rate, but it made {made!r}")
         return made

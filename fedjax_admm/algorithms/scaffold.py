@@ -99,6 +99,8 @@ def scaffold(
     checks.part("local", local, ("step",), "fa.LocalSolver(...)")
     if local.optimizer is not optax.sgd:
         raise ValueError(f"scaffold needs optimizer=optax.sgd in local, got {local.optimizer!r}")
+    if local.options:
+        raise ValueError(f"scaffold needs optax.sgd without momentum in local, got options={local.options!r}")
     criterion = criteria.checked(criterion, unless_kept="'server'")
     if server is not None and server_learning_rate is not None:
         raise ValueError("server and server_learning_rate both say how the server steps: give one of them")

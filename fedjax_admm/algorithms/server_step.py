@@ -22,8 +22,10 @@ class ServerStep:
 
     Attributes:
         optimizer: A factory, called with the learning rate: `optax.sgd`, `optax.adam` or your own function, defined
-            once.
+            once. `fa.server_optimizers` has those of Reddi et al.
         learning_rate: Above 0.
+        options: The factory's other numbers by their names, `{"momentum": 0.9}`. They are traced, as the learning rate
+            is: another value compiles nothing. None leaves the factory's own.
 
     >>> ServerStep(optimizer=optax.adam, learning_rate=0.1).learning_rate
     0.1
@@ -31,6 +33,7 @@ class ServerStep:
 
     optimizer: Callable[..., optax.GradientTransformation] = static(default=optax.sgd)
     learning_rate: Any = 1.0
+    options: Any = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "learning_rate", checks.number("learning_rate", self.learning_rate, above=0))
@@ -39,6 +42,7 @@ class ServerStep:
                 "optimizer must be a factory that is called with the learning rate, such as optax.adam, "
                 f"got {self.optimizer!r}"
             )
+        object.__setattr__(self, "options", checks.numbers_by_name("options", self.options))
 
     def init(self, params: Params) -> Any:
         """The optimizer's state at the start."""
@@ -55,9 +59,9 @@ class ServerStep:
 
     def _make_optimizer(self) -> optax.GradientTransformation:
         try:
-            made = self.optimizer(self.learning_rate)
+            made = self.optimizer(self.learning_rate, **(self.options or {}))
         except TypeError as error:
-            raise ValueError(f"optimizer must be a function of the learning rate: {error}") from error
+            raise ValueError(f"optimizer must be a function of the learning rate and of options: {error}") from error
         if not (hasattr(made, "init") and hasattr(made, "update")):
             raise ValueError(f"optimizer must make an optax optimizer from a learning rate, but it made {made!r}")
         return made

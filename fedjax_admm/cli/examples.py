@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -36,6 +36,8 @@ EXAMPLES = {
     "mnist": examples.mnist_cnn,
     "cifar10": examples.cifar10_resnet20,
     "mnist-mini": examples.mnist_mini,
+    "text": examples.text,
+    "text-mini": examples.text_mini,
 }
 
 
@@ -89,7 +91,8 @@ _METHOD = Flags(
 
 
 def _add(name: str, make: Callable[..., Example]) -> None:
-    problem = Flags([make], "Example", renamed={"num_clients": "clients", "model": None})
+    in_words = str in get_args(get_type_hints(make).get("model"))
+    problem = Flags([make], "Example", renamed={"num_clients": "clients"} | ({} if in_words else {"model": None}))
     text = (inspect.getdoc(make) or "").partition("\n")[0]
 
     def run(**values: Any) -> None:

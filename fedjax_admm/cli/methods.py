@@ -27,10 +27,11 @@ def check_penalties(penalties: list[Any]) -> None:
         raise ValueError(f"--penalties must be different numbers, got {', '.join(map(str, penalties))}")
 
 
-def check_algorithm(name: str, options: dict[str, Any], clients: int) -> None:
-    """Makes it on trial, before the data is."""
-    for option, item in options.items():
-        checks.client_axis(option, item, clients)
+def check_algorithm(name: str, options: dict[str, Any], clients: int | None) -> None:
+    """Makes it on trial, before the data is; which may have to tell how many clients there are."""
+    if clients is not None:
+        for option, item in options.items():
+            checks.client_axis(option, item, clients)
     dummy = Example("", None, LocalSolver(learning_rate=1.0), 1, 1.0, c=1.0)  # pyright: ignore[reportArgumentType]
     dummy.algorithm(name, **options)
 

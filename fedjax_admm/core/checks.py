@@ -70,6 +70,30 @@ def number(
     return float(array) if array.ndim == 0 else array
 
 
+def numbers_by_name(name: str, value: Any, *, per_client: bool = False) -> dict[str, Any] | None:
+    """Checks that an argument has finite numbers by names, or is None.
+
+    Args:
+        name: The argument's name, for messages.
+        value: Its value.
+        per_client: Whether each may also be one number per client, [clients].
+
+    Returns:
+        The numbers in the order of their names, as `number` returns them; None where there are none.
+
+    Raises:
+        ValueError: It is not as said.
+
+    >>> numbers_by_name("options", {"momentum": 1})
+    {'momentum': 1.0}
+    """
+    if not value and (value is None or isinstance(value, dict)):
+        return None
+    if not isinstance(value, dict) or not all(isinstance(word, str) for word in value):
+        raise ValueError(f'{name} must be numbers by names, such as {{"momentum": 0.9}}, got {value!r}')
+    return {word: number(f"{name}[{word!r}]", value[word], per_client=per_client) for word in sorted(value)}
+
+
 def integer(name: str, value: Any, *, at_least: int, per_client: bool = False) -> Any:
     """An integer from `at_least` to 2^31 - 1; with `per_client` also one value per client, [clients]."""
     if isinstance(value, jax.core.Tracer):

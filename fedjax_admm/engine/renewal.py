@@ -18,7 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from ..algorithms.base import RenewableSums
 from ..core import trees
-from ..core.sums import RunningSum
+from ..core.sums import Apart, RunningSum
 from ..exchange.stage import MEMORIES
 from . import processes
 from .devices import AXIS
@@ -97,12 +97,15 @@ def block_ids(like: dict[str, Any], ids: np.ndarray) -> list[np.ndarray]:
 
 
 def _nothing(after: ServerState) -> ServerState:
-    """The sums over nobody, with no parameters; whole numbers, which are no sums, stay."""
+    """The sums over nobody, with no parameters; whole numbers and what stands apart are no sums, and stay."""
 
-    def empty(leaf: Array) -> Array:
-        return jnp.zeros_like(leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+    def empty(leaf: Any) -> Any:
+        if isinstance(leaf, Apart) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return leaf
+        return jnp.zeros_like(leaf)
 
-    return ServerState(None, *jax.tree.map(empty, (after.server, after.penalty_mean)))
+    sums = (after.server, after.penalty_mean)
+    return ServerState(None, *jax.tree.map(empty, sums, is_leaf=lambda part: isinstance(part, Apart)))
 
 
 def _renewed(setup: Setup, after: ServerState, rows: dict[str, Any], *, split: bool) -> ServerState:
@@ -149,6 +152,7 @@ def _merged(one: Any, other: Any) -> Any:
     def merge(a: Any, b: Any) -> Any:
         if isinstance(a, RunningSum):
             return a.merge(b)
-        return a + b if jnp.issubdtype(a.dtype, jnp.inexact) else a
+        is_sum = not isinstance(a, Apart) and jnp.issubdtype(a.dtype, jnp.inexact)
+        return a + b if is_sum else a
 
-    return jax.tree.map(merge, one, other, is_leaf=lambda part: isinstance(part, RunningSum))
+    return jax.tree.map(merge, one, other, is_leaf=lambda part: isinstance(part, RunningSum | Apart))

@@ -78,9 +78,9 @@ def recipe(make: Callable[..., Example]) -> Callable[..., Example]:
     """Notes in an example's problem the call that makes it, so that a run on disk can be resumed from its settings."""
 
     @functools.wraps(make)
-    def noted(**arguments: Any) -> Example:
-        example = make(**arguments)
-        call = inspect.signature(make).bind(**arguments)
+    def noted(*args: Any, **arguments: Any) -> Example:
+        example = make(*args, **arguments)
+        call = inspect.signature(make).bind(*args, **arguments)
         call.apply_defaults()
         problem = example.problem.with_recipe({"example": make.__name__, "arguments": describe(call.arguments)})
         return dataclasses.replace(example, problem=problem)

@@ -35,6 +35,7 @@ def mnist_cnn(
     max_epochs: Any = 20,
     rounds: int = 300,
     participation: Any = 0.2,
+    dtype: str | None = None,
 ) -> Example:
     """Example 2 of the paper: MNIST, a CNN with two convolutions, at most two labels a client.
 
@@ -50,13 +51,15 @@ def mnist_cnn(
         max_epochs: Passes over its rows that a client may do in a round.
         rounds: How many rounds there are.
         participation: The share of the clients that take part in a round, or their number.
+        dtype: Of the factors of the network's products, such as "bfloat16", which some processors multiply faster; all
+            sums and the parameters stay float32.
 
     >>> example = fa.examples.mnist_cnn(data_dir="tensorflow_datasets")  # doctest: +SKIP
     """
     return _image_example(
         "mnist",
         data_dir,
-        models.cnn(padded=padded),
+        models.cnn(padded=padded, dtype=dtype),
         parts=dict(
             num_clients=num_clients, labels_per_client=labels_per_client, seed=partition_seed, straddle=straddle
         ),
@@ -80,6 +83,7 @@ def cifar10_resnet20(
     max_epochs: Any = 10,
     rounds: int = 300,
     participation: Any = 0.2,
+    dtype: str | None = None,
 ) -> Example:
     """Example 3 of the paper: CIFAR-10, ResNet-20 with GroupNorm, ten clients with at most five labels each.
 
@@ -94,13 +98,15 @@ def cifar10_resnet20(
         max_epochs: Passes over its rows that a client may do in a round.
         rounds: How many rounds there are.
         participation: The share of the clients that take part in a round, or their number.
+        dtype: Of the factors of the network's products, such as "bfloat16", which some processors multiply faster; all
+            sums and the parameters stay float32.
 
     >>> example = fa.examples.cifar10_resnet20(data_dir="tensorflow_datasets")  # doctest: +SKIP
     """
     return _image_example(
         "cifar10",
         data_dir,
-        models.resnet20(),
+        models.resnet20(dtype=dtype),
         parts=dict(
             num_clients=num_clients, labels_per_client=labels_per_client, seed=partition_seed, straddle=straddle
         ),
@@ -123,6 +129,7 @@ def mnist_mini(
     max_epochs: Any = 10,
     rounds: int = 100,
     participation: Any = 0.2,
+    dtype: str | None = None,
 ) -> Example:
     """Example 2 in small: 5,000 + 1,000 images of MNIST that come with the package, and an MLP.
 
@@ -138,14 +145,19 @@ def mnist_mini(
         max_epochs: Passes over its rows that a client may do in a round.
         rounds: How many rounds there are.
         participation: The share of the clients that take part in a round, or their number.
+        dtype: Of the factors of the network's products, such as "bfloat16", which some processors multiply faster; all
+            sums and the parameters stay float32.
 
     >>> mnist_mini(num_clients=10).problem.data.num_clients
     10
     """
+    if model is not None and dtype is not None:
+        raise ValueError(f"dtype is of the example's own network: give model= with its dtype, got dtype={dtype!r}")
+    own = models.mlp((28, 28, 1), hidden=(128,), normalization=models.MNIST, dtype=dtype) if model is None else model
     return _image_example(
         EMBEDDED,
         None,
-        models.mlp((28, 28, 1), hidden=(128,), normalization=models.MNIST) if model is None else model,
+        own,
         parts=dict(num_clients=num_clients, labels_per_client=labels_per_client, seed=partition_seed),
         local=LocalSolver(learning_rate=learning_rate, batch_size=batch_size, max_epochs=max_epochs),
         rounds=rounds,

@@ -1,12 +1,16 @@
 """The convolutional network of the paper's Example 2."""
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from . import start
 from .layers import ConvPoolRelu, Dense
 from .model import Model
 from .normalization import MNIST, Normalization, to_float
+from .precision import checked
 
 __all__ = ["cnn"]
 
@@ -17,15 +21,18 @@ class ConvNet(nn.Module):
     classes: int = 10
     padded: bool = False
     normalization: Normalization | None = MNIST
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         padding = "SAME" if self.padded else "VALID"
+        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
         x = to_float(x[..., None] if x.ndim == 3 else x, self.normalization)
-        x = ConvPoolRelu(32, padding=padding)(x)
-        x = ConvPoolRelu(64, padding=padding)(x)
-        x = nn.relu(Dense(512)(x.reshape(x.shape[0], -1)))
-        return Dense(self.classes)(x)
+        x = ConvPoolRelu(32, padding=padding, **precision)(x)
+        x = ConvPoolRelu(64, padding=padding, **precision)(x)
+        x = nn.relu(Dense(512, **precision)(x.reshape(x.shape[0], -1)))
+        return Dense(self.classes, **precision)(x)
 
 
 def cnn(
@@ -34,6 +41,8 @@ def cnn(
     *,
     padded: bool = False,
     normalization: Normalization | None = MNIST,
+    dtype: Any = None,
+    param_dtype: Any = jnp.float32,
 ) -> Model:
     """Convolution 5x5 x 32, pool, convolution 5x5 x 64, pool, dense 512, dense 10, with ReLU between.
 
@@ -43,9 +52,11 @@ def cnn(
         padded: False is the paper's network (582,026 parameters on MNIST), True that of McMahan et al. 2017, whose
             convolutions keep the image's size (1,663,370).
         normalization: Mean and standard deviation by channel.
+        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
+        param_dtype: Of the parameters.
 
     >>> model = cnn()
     >>> model.apply(model.init(jax.random.key(0)), jnp.zeros((2, 28, 28, 1), jnp.uint8)).shape
     (2, 10)
     """
-    return start.model(ConvNet(classes, padded, normalization), input_shape)
+    return start.model(ConvNet(classes, padded, normalization, **checked(dtype, param_dtype)), input_shape)

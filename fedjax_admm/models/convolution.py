@@ -11,19 +11,22 @@ Images are [batch, height, width, channels], kernels [kernel height, kernel widt
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .products import join, matmul, patches
+from .products import join, patch_product, patches, rounded
 
 __all__ = ["conv2d"]
 
 Padding = str | Sequence[tuple[int, int]]
 
 
-def conv2d(x: jax.Array, kernel: jax.Array, strides: tuple[int, int] = (1, 1), padding: Padding = "VALID") -> jax.Array:
+def conv2d(
+    x: jax.Array, kernel: jax.Array, strides: tuple[int, int] = (1, 1), padding: Padding = "VALID", dtype: Any = None
+) -> jax.Array:
     """Cross-correlate images with a kernel; equals `lax.conv_general_dilated` (NHWC, HWIO) to rounding.
 
     Args:
@@ -31,6 +34,7 @@ def conv2d(x: jax.Array, kernel: jax.Array, strides: tuple[int, int] = (1, 1), p
         kernel: [kh, kw, Cin, Cout], of the same dtype.
         strides: Steps along height and width.
         padding: "VALID", "SAME", or ((top, bottom), (left, right)), non-negative.
+        dtype: To which the factors of all products are rounded, also in the gradients; their sums have the dtype of x.
 
     Returns:
         [N, H', W', Cout].
@@ -43,9 +47,9 @@ def conv2d(x: jax.Array, kernel: jax.Array, strides: tuple[int, int] = (1, 1), p
     (top, bottom), (left, right) = pads
     keeps_height = 0 < kh - 1 <= 1.25 * (top + bottom)
     if tuple(strides) == (1, 1) and keeps_height and max(top, bottom) < kh and max(left, right) < kw:
-        return _by_rows(x, kernel, pads)
+        return _by_rows(x, kernel, pads, dtype)
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-    return matmul(patches(x, (kh, kw), tuple(strides)), kernel.reshape(-1, out_channels))
+    return patch_product(x, kernel.reshape(-1, out_channels), (kh, kw), tuple(strides), dtype)
 
 
 def pairs(
@@ -60,37 +64,40 @@ def pairs(
     return rows, columns
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _by_rows(x: jax.Array, kernel: jax.Array, pads: tuple[tuple[int, int], tuple[int, int]]) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _by_rows(x: jax.Array, kernel: jax.Array, pads: tuple[tuple[int, int], tuple[int, int]], dtype: Any) -> jax.Array:
     """Convolution at stride one where the padding keeps the height.
 
     Only the columns are made into patches (kw times the image instead of kh * kw times); one product with the
     kernel's rows side by side then gives, at every height, what that row of the image adds to kh rows of the
     output. The gradient by the image is a convolution of the same kind.
     """
+    return _by_rows_forward(x, kernel, pads, dtype)[0]
+
+
+def _by_rows_forward(x, kernel, pads, dtype):
     height = x.shape[1] + sum(pads[0]) - kernel.shape[0] + 1
-    return _add_rows(_column_patches(x, kernel.shape[1], pads[1]), kernel, pads[0][0], height)
+    residuals = rounded(x, dtype), rounded(kernel, dtype)
+    columns = _column_patches(residuals[0], kernel.shape[1], pads[1])
+    return _add_rows(columns, residuals[1], pads[0][0], height, x.dtype), residuals
 
 
-def _by_rows_forward(x, kernel, pads):
-    return _by_rows(x, kernel, pads), (x, kernel)
-
-
-def _by_rows_backward(pads, residuals, g):
+def _by_rows_backward(pads, dtype, residuals, g):
     x, kernel = residuals
     kh, kw, in_channels, out_channels = kernel.shape
     (top, _), (left, right) = pads
-    height = x.shape[1]
+    height, sums = x.shape[1], g.dtype
+    g = rounded(g, dtype)
     flipped = jnp.flip(kernel, (0, 1)).transpose(0, 1, 3, 2)
     columns = _column_patches(g, kw, (kw - 1 - left, kw - 1 - right))
-    gradient_x = _add_rows(columns, flipped, kh - 1 - top, height)
+    gradient_x = _add_rows(columns, flipped, kh - 1 - top, height, sums)
 
     columns = _column_patches(x, kw, (left, right)).reshape(-1, kw * in_channels)
     # Behind the barrier the transposed matrix is written out: XLA has a fast product only for that.
     transposed = lax.optimization_barrier(columns.T)
     shifted = join([_move_rows(g, i - top, height) for i in range(kh)]).reshape(-1, kh * out_channels)
-    gradient_kernel = (transposed @ shifted).reshape(kw, in_channels, kh, out_channels).transpose(2, 0, 1, 3)
-    return gradient_x, gradient_kernel
+    product = jnp.matmul(transposed, shifted, preferred_element_type=sums)
+    return gradient_x, product.reshape(kw, in_channels, kh, out_channels).transpose(2, 0, 1, 3)
 
 
 _by_rows.defvjp(_by_rows_forward, _by_rows_backward)
@@ -101,11 +108,12 @@ def _column_patches(x: jax.Array, kw: int, pad: tuple[int, int]) -> jax.Array:
     return patches(jnp.pad(x, ((0, 0), (0, 0), pad, (0, 0))), (1, kw), (1, 1))
 
 
-def _add_rows(columns: jax.Array, kernel: jax.Array, top: int, height: int) -> jax.Array:
+def _add_rows(columns: jax.Array, kernel: jax.Array, top: int, height: int, sums: Any) -> jax.Array:
     """Finish a convolution from its patches of columns: [N, H, W', kw * Cin] -> [N, height, W', Cout]."""
     kh, kw, in_channels, out_channels = kernel.shape
     side_by_side = kernel.transpose(1, 2, 0, 3).reshape(kw * in_channels, kh * out_channels)
-    parts = jnp.split(columns @ side_by_side, kh, axis=-1)
+    product = jnp.matmul(columns, side_by_side, preferred_element_type=sums)
+    parts = jnp.split(product, kh, axis=-1)
     return functools.reduce(jnp.add, [_move_rows(part, top - i, height) for i, part in enumerate(parts)])
 
 

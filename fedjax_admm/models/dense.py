@@ -1,8 +1,10 @@
 """Linear models and the multilayer perceptron, on inputs of any shape, which they flatten."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from ..core import checks
@@ -10,6 +12,7 @@ from . import start
 from .layers import Dense
 from .model import Model
 from .normalization import Normalization, to_float
+from .precision import checked
 
 __all__ = ["linear", "logistic", "mlp"]
 
@@ -21,32 +24,42 @@ class Perceptron(nn.Module):
     use_bias: bool = True
     scalar: bool = False
     normalization: Normalization | None = None
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         x = to_float(x, self.normalization).reshape(x.shape[0], -1)
         for size in self.sizes[:-1]:
-            x = nn.relu(Dense(size, self.use_bias)(x))
-        x = Dense(self.sizes[-1], self.use_bias)(x)
+            x = nn.relu(Dense(size, self.use_bias, self.dtype, self.param_dtype)(x))
+        x = Dense(self.sizes[-1], self.use_bias, self.dtype, self.param_dtype)(x)
         return x[:, 0] if self.scalar else x
 
 
-def linear(inputs: int, *, use_bias: bool = False) -> Model:
+def linear(inputs: int, *, use_bias: bool = False, dtype: Any = None, param_dtype: Any = jnp.float32) -> Model:
     """x -> <w, x>: [N, inputs] -> [N], the paper's Example 1. uint8 are pixels, and divided by 255.
 
     Args:
         inputs: The length of x.
         use_bias: Whether a number is added.
+        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
+        param_dtype: Of the parameters.
 
     >>> model = linear(5000)
     >>> model.init(jax.random.key(0))["Dense_0"]["kernel"].shape
     (5000, 1)
     """
-    return start.model(Perceptron((1,), use_bias, scalar=True), (inputs,), "float32")
+    precision = checked(dtype, param_dtype)
+    return start.model(Perceptron((1,), use_bias, scalar=True, **precision), (inputs,), "float32")
 
 
 def logistic(
-    input_shape: int | Sequence[int], classes: int = 10, *, normalization: Normalization | None = None
+    input_shape: int | Sequence[int],
+    classes: int = 10,
+    *,
+    normalization: Normalization | None = None,
+    dtype: Any = None,
+    param_dtype: Any = jnp.float32,
 ) -> Model:
     """Multinomial logistic regression: [N, *input_shape] -> logits [N, classes].
 
@@ -56,12 +69,14 @@ def logistic(
         input_shape: Of one example; a number is the length of a vector.
         classes: Number of logits.
         normalization: Mean and standard deviation by channel.
+        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
+        param_dtype: Of the parameters.
 
     >>> model = logistic((28, 28, 1), normalization=fa.models.MNIST)
     >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
     7850
     """
-    return mlp(input_shape, (), classes, normalization=normalization)
+    return mlp(input_shape, (), classes, normalization=normalization, dtype=dtype, param_dtype=param_dtype)
 
 
 def mlp(
@@ -70,6 +85,8 @@ def mlp(
     classes: int = 10,
     *,
     normalization: Normalization | None = None,
+    dtype: Any = None,
+    param_dtype: Any = jnp.float32,
 ) -> Model:
     """Multilayer perceptron with ReLU: [N, *input_shape] -> logits [N, classes].
 
@@ -80,13 +97,16 @@ def mlp(
         hidden: Sizes of the hidden layers; a number is that of one layer.
         classes: Number of logits.
         normalization: Mean and standard deviation by channel.
+        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
+        param_dtype: Of the parameters.
 
     >>> model = mlp((28, 28, 1), hidden=(200, 200), normalization=fa.models.MNIST)    # McMahan's 2NN
     >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
     199210
     """
     classes = checks.integer("classes", classes, at_least=1)
-    module = Perceptron((*_sizes("hidden", hidden), classes), normalization=normalization)
+    sizes = (*_sizes("hidden", hidden), classes)
+    module = Perceptron(sizes, normalization=normalization, **checked(dtype, param_dtype))
     return start.model(module, _sizes("input_shape", input_shape), "float32")
 
 

@@ -1,13 +1,19 @@
-"""The layers that the models are made of. Arithmetic is done in the parameters' dtype.
+"""The layers that the models are made of.
+
+Parameters have `param_dtype`. With a `dtype`, the factors of all matrix products are rounded to it, in the gradients
+too; their sums, and all that is between products, have the parameters' dtype.
 
 Kernels and biases are declared as zeros: `start.py` draws them, all at once.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from .convolution import Padding, conv2d
+from .group_norm import group_norm
 from .pooling import conv2d_max_pool2
 from .products import matmul
 
@@ -19,13 +25,15 @@ class Dense(nn.Module):
 
     features: int
     use_bias: bool = True
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        kernel = self.param("kernel", zeros, (x.shape[-1], self.features), jnp.float32)
-        y = matmul(x.astype(kernel.dtype), kernel)
+        kernel = self.param("kernel", zeros, (x.shape[-1], self.features), self.param_dtype)
+        y: Any = matmul(x.astype(kernel.dtype), kernel, self.dtype)
         if self.use_bias:
-            y = y + self.param("bias", zeros, (self.features,), jnp.float32)
+            y = y + self.param("bias", zeros, (self.features,), self.param_dtype)
         return y
 
 
@@ -36,12 +44,14 @@ class Conv(nn.Module):
     kernel_size: tuple[int, int] = (3, 3)
     strides: tuple[int, int] = (1, 1)
     padding: Padding = "SAME"
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         shape = (*self.kernel_size, x.shape[-1], self.features)
-        kernel = self.param("kernel", zeros, shape, jnp.float32)
-        return conv2d(x.astype(kernel.dtype), kernel, self.strides, self.padding)
+        kernel = self.param("kernel", zeros, shape, self.param_dtype)
+        return conv2d(x.astype(kernel.dtype), kernel, self.strides, self.padding, self.dtype)
 
 
 class ConvPoolRelu(nn.Module):
@@ -54,24 +64,26 @@ class ConvPoolRelu(nn.Module):
     features: int
     kernel_size: tuple[int, int] = (5, 5)
     padding: Padding = "VALID"
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         shape = (*self.kernel_size, x.shape[-1], self.features)
-        kernel = self.param("kernel", zeros, shape, jnp.float32)
-        bias = self.param("bias", zeros, (self.features,), jnp.float32)
-        return nn.relu(conv2d_max_pool2(x.astype(kernel.dtype), kernel, self.padding) + bias)
+        kernel = self.param("kernel", zeros, shape, self.param_dtype)
+        bias = self.param("bias", zeros, (self.features,), self.param_dtype)
+        return nn.relu(conv2d_max_pool2(x.astype(kernel.dtype), kernel, self.padding, self.dtype) + bias)
 
 
 class LayerGroupNorm(nn.Module):
-    """GroupNorm with one group: each image to mean 0, variance 1 over [H, W, C], then scale and bias a channel."""
+    """Each image's groups of channels, by default all, to mean 0 and variance 1; then scale and bias by channel."""
 
+    groups: int = 1
     epsilon: float = 1e-5
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        scale = self.param("scale", ones, (x.shape[-1],), jnp.float32)
-        bias = self.param("bias", zeros, (x.shape[-1],), jnp.float32)
-        x = x - x.mean((1, 2, 3), keepdims=True)
-        variance = jnp.square(x).mean((1, 2, 3), keepdims=True)
-        return x * (jax.lax.rsqrt(variance + self.epsilon) * scale) + bias
+        scale = self.param("scale", ones, (x.shape[-1],), self.param_dtype)
+        bias = self.param("bias", zeros, (x.shape[-1],), self.param_dtype)
+        return group_norm(x, scale, bias, self.groups, self.epsilon)

@@ -10,6 +10,7 @@ from flax import errors, linen, nnx
 from jax.interpreters import partial_eval
 
 from ..core.types import Key, Params
+from .precision import cast_floats, floating
 
 __all__ = ["Model", "from_flax"]
 
@@ -22,13 +23,16 @@ class Model(NamedTuple):
     apply: Callable[[Params, jax.Array], jax.Array]  # (params, x [N, ...]) -> outputs [N, ...]
 
 
-def from_flax(module: Any, sample_input: Any = None) -> Model:
+def from_flax(module: Any, sample_input: Any = None, *, dtype: Any = None, param_dtype: Any = None) -> Model:
     """Make a model of a flax module, linen or nnx; parameters become plain nested dictionaries.
 
     Args:
         module: A linen module; or a function of `nnx.Rngs` that builds an nnx module; or an nnx module, of which
             `init` then returns the parameters that it has, whatever the key.
         sample_input: For linen, a batch (or its `jax.ShapeDtypeStruct`) that tells the shapes.
+        dtype: Of the arithmetic, such as "bfloat16": parameters and inputs are cast to it, and outputs back. None
+            leaves it to the module, whose layers may have a `dtype` each; norms and sums are then more exact.
+        param_dtype: Of the parameters; None leaves it to the module.
 
     Modules that carry a random state which their outputs do not depend on, such as `nnx.RNN` with cells that start at
     zero, are fine: only what changes the outputs counts.
@@ -41,6 +45,17 @@ def from_flax(module: Any, sample_input: Any = None) -> Model:
     >>> model = from_flax(linen.Dense(10), jnp.ones((1, 784)))
     >>> model = from_flax(lambda rngs: nnx.Linear(784, 10, rngs=rngs))
     """
+    return cast_model(_from_flax(module, sample_input), dtype, param_dtype)
+
+
+def cast_model(model: Model, dtype: Any, param_dtype: Any) -> Model:
+    """A model that computes in another precision, or keeps its parameters in another; None leaves it."""
+    if param_dtype is not None:
+        model = model._replace(init=_CastInit(model.init, floating("param_dtype", param_dtype)))
+    return model if dtype is None else model._replace(apply=_CastApply(model.apply, floating("dtype", dtype)))
+
+
+def _from_flax(module: Any, sample_input: Any) -> Model:
     if isinstance(module, linen.Module):
         if sample_input is None:
             raise ValueError("a linen module needs sample_input, a batch of inputs that tells the shapes; got None")
@@ -60,6 +75,25 @@ def from_flax(module: Any, sample_input: Any = None) -> Model:
 
 
 # Dataclasses instead of closures or bound methods, which are equal only to themselves.
+
+
+@dataclasses.dataclass(frozen=True)
+class _CastInit:
+    init: Callable[[Key], Params]
+    dtype: Any
+
+    def __call__(self, key: Key) -> Params:
+        return cast_floats(self.init(key), self.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _CastApply:
+    apply: Callable[[Params, jax.Array], jax.Array]
+    dtype: Any
+
+    def __call__(self, params: Params, x: jax.Array) -> jax.Array:
+        outputs = self.apply(cast_floats(params, self.dtype), cast_floats(x, self.dtype))
+        return outputs.astype(jax.numpy.result_type(*jax.tree.leaves(params)))
 
 
 @dataclasses.dataclass(frozen=True)

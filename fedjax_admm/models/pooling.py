@@ -4,11 +4,13 @@ Of several equal maxima the first one in row-major order takes the whole gradien
 PyTorch; `jnp.max` divides it among them, which costs a count. Images are [batch, height, width, channels].
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from .convolution import Padding, pairs
-from .products import join, matmul, patches
+from .products import join, patch_product
 
 __all__ = ["max_pool2"]
 
@@ -25,7 +27,7 @@ def max_pool2(x: jax.Array) -> jax.Array:
     return max_of_four(_blocks(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]))
 
 
-def conv2d_max_pool2(x: jax.Array, kernel: jax.Array, padding: Padding = "VALID") -> jax.Array:
+def conv2d_max_pool2(x: jax.Array, kernel: jax.Array, padding: Padding = "VALID", dtype: Any = None) -> jax.Array:
     """`max_pool2(conv2d(x, kernel))` at stride one, with each pooling window as one row of the product.
 
     A 2 x 2 block of outputs sees (kh + 1) x (kw + 1) inputs, so the block is one row of patches times the kernel
@@ -38,6 +40,7 @@ def conv2d_max_pool2(x: jax.Array, kernel: jax.Array, padding: Padding = "VALID"
         x: Images [N, H, W, Cin].
         kernel: [kh, kw, Cin, Cout].
         padding: As in `conv2d`.
+        dtype: As in `conv2d`.
 
     Returns:
         [N, H' // 2, W' // 2, Cout].
@@ -51,7 +54,7 @@ def conv2d_max_pool2(x: jax.Array, kernel: jax.Array, padding: Padding = "VALID"
         # Exactly the blocks that are needed: a negative number cuts off what no output sees.
         fitted.append((pad[0], 2 * (outputs + blocks - 1) - size - pad[0], 0))
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *fitted, (0, 0, 0)))
-    return max_of_four(matmul(patches(_blocks(x), window), _four_positions(kernel, window)))
+    return max_of_four(patch_product(_blocks(x), _four_positions(kernel, window), window, dtype=dtype))
 
 
 def _blocks(x: jax.Array) -> jax.Array:

@@ -5,7 +5,9 @@ things that cost a fifth of a training step: a weight gradient that is computed 
 its rows by the update, and element-wise work that XLA repeats in every operation that reads its result.
 """
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,32 +20,97 @@ NARROW = 16
 VECTOR = 8
 
 
-@jax.custom_vjp
-def matmul(x: jax.Array, w: jax.Array) -> jax.Array:
-    """[..., K] times [K, n] -> [..., n]"""
-    columns = w.shape[-1]
-    if 1 < columns < NARROW and columns % VECTOR:
-        w = jnp.pad(w, ((0, 0), (0, -columns % VECTOR)))
-    return lax.dot_general(x, w, (((x.ndim - 1,), (0,)), ((), ())))[..., :columns]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def matmul(x: jax.Array, w: jax.Array, dtype: Any = None) -> jax.Array:
+    """[..., K] times [K, n] -> [..., n]
+
+    Args:
+        x: [..., K].
+        w: [K, n], of the same dtype.
+        dtype: Of the products' factors, here and in the gradients; their sums have the dtype of x. None is that too.
+    """
+    return _product(rounded(x, dtype), rounded(w, dtype), x.dtype)
 
 
-def _matmul_forward(x, w):
-    return matmul(x, w), (x, w)
+def _matmul_forward(x, w, dtype):
+    residuals = rounded(x, dtype), rounded(w, dtype)
+    return _product(*residuals, x.dtype), residuals
 
 
-def _matmul_backward(residuals, g):
+def _matmul_backward(dtype, residuals, g):
     x, w = residuals
-    leading = tuple(range(x.ndim - 1))
-    gradient_x = lax.dot_general(g, w, (((g.ndim - 1,), (1,)), ((), ())))
-    if g.shape[-1] > NARROW:
-        return gradient_x, lax.dot_general(x, g, ((leading, leading), ((), ())))  # already [K, n]
-    # Vectorized along K instead of n. The barriers keep XLA from turning it round again.
-    across = lax.optimization_barrier(g.reshape(-1, g.shape[-1]).T)
-    gradient_w = lax.optimization_barrier(across @ x.reshape(-1, x.shape[-1]))  # [n, K]
-    return gradient_x, gradient_w.T
+    return _input_gradient(rounded(g, dtype), w, g.dtype), _weight_gradient(x, rounded(g, dtype), g.dtype)
 
 
 matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def patch_product(
+    x: jax.Array, w: jax.Array, window: tuple[int, int], strides: tuple[int, int] = (1, 1), dtype: Any = None
+) -> jax.Array:
+    """`matmul(patches(x, window, strides), w, dtype)`, of which the patches are as narrow as `dtype`.
+
+    Args:
+        x: Images [N, H, W, C].
+        w: [kh * kw * C, n], of the same dtype.
+        window: (kh, kw).
+        strides: Steps along height and width.
+        dtype: As in `matmul`; what goes back to the images is not rounded.
+    """
+    return _patch_product_forward(x, w, window, strides, dtype)[0]
+
+
+def _patch_product_forward(x, w, window, strides, dtype):
+    rows: Any = patches(rounded(x, dtype), window, strides)
+    w = rounded(w, dtype)
+    return _product(rows, w, x.dtype), (rows, w, _Shape(x.shape))
+
+
+def _patch_product_backward(window, strides, dtype, residuals, g):
+    rows, w, shape = residuals
+    g_rounded = rounded(g, dtype)
+    (gradient_x,) = _patches_backward(window, strides, shape.shape, _input_gradient(g_rounded, w, g.dtype))
+    return gradient_x, _weight_gradient(rows, g_rounded, g.dtype)
+
+
+patch_product.defvjp(_patch_product_forward, _patch_product_backward)
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    shape: tuple[int, ...]
+
+
+def rounded(x: jax.Array, dtype: Any) -> jax.Array:
+    """x in another dtype; None leaves it."""
+    return x if dtype is None else x.astype(dtype)
+
+
+def _product(x: jax.Array, w: jax.Array, dtype: Any) -> jax.Array:
+    columns = w.shape[-1]
+    if 1 < columns < NARROW and columns % VECTOR:
+        w = jnp.pad(w, ((0, 0), (0, -columns % VECTOR)))
+    return _dot(x, w, (x.ndim - 1,), (0,), dtype)[..., :columns]
+
+
+def _input_gradient(g: jax.Array, w: jax.Array, dtype: Any) -> jax.Array:
+    return _dot(g, w, (g.ndim - 1,), (1,), dtype)
+
+
+def _weight_gradient(x: jax.Array, g: jax.Array, dtype: Any) -> jax.Array:
+    leading = tuple(range(x.ndim - 1))
+    if g.shape[-1] > NARROW:
+        return _dot(x, g, leading, leading, dtype)  # already [K, n]
+    # Vectorized along K instead of n. The barriers keep XLA from turning it round again.
+    across = lax.optimization_barrier(g.reshape(-1, g.shape[-1]).T)
+    product = _dot(across, x.reshape(-1, x.shape[-1]), (1,), (0,), dtype)
+    return lax.optimization_barrier(product).T  # from [n, K]
+
+
+def _dot(x: jax.Array, y: jax.Array, axes_x: tuple[int, ...], axes_y: tuple[int, ...], dtype: Any) -> jax.Array:
+    return lax.dot_general(x, y, ((axes_x, axes_y), ((), ())), preferred_element_type=dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))

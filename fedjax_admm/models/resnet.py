@@ -1,25 +1,32 @@
-"""ResNet-20 of He et al. 2016 for CIFAR-10 with GroupNorm, the network of the paper's Example 3.
+"""Residual networks of He et al. 2016 for small images, with GroupNorm instead of BatchNorm.
 
-Three stages of three blocks of two 3x3 convolutions with 16, 32 and 64 channels. Shortcuts have no parameters
-(option A): where a stage halves the image they take every second pixel and add zero channels on both sides.
-BatchNorm is replaced by GroupNorm with one group, because its running statistics have no meaning across clients.
-Convolutions start normal with variance 2 / fan_in, as in the common PyTorch code for this network; the last layer
-as dense layers do elsewhere in this package.
+ResNet-20 is the network of the paper's Example 3: three stages of three blocks of two 3x3 convolutions with 16, 32 and
+64 channels, and shortcuts without parameters (option A): where a stage halves the image they take every second pixel
+and add zero channels on both sides. ResNet-18, as it is used for CIFAR, has a 3x3 convolution first and four stages of
+two blocks with 64 to 512 channels; where a stage changes the shape, its shortcut is a 1x1 convolution and a norm.
+
+BatchNorm's running statistics have no meaning across clients. Convolutions start normal with variance 2 / fan_in, as in
+the common PyTorch code for these networks; the last layer as dense layers do elsewhere in this package.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from ..core import checks
 from . import start
 from .layers import Conv, Dense, LayerGroupNorm
 from .model import Model
 from .normalization import CIFAR10, Normalization, to_float
+from .precision import checked
 
-__all__ = ["resnet20"]
+__all__ = ["resnet18", "resnet20"]
 
 # PyTorch pads by one on both sides, also at stride 2, where "SAME" would pad by one at the end only.
 PADDING = ((1, 1), (1, 1))
+NOTHING = ((0, 0), (0, 0))
 
 
 class Block(nn.Module):
@@ -27,33 +34,51 @@ class Block(nn.Module):
 
     features: int
     stride: int = 1
+    groups: int = 1
+    projection: bool = False
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = Conv(self.features, strides=(self.stride, self.stride), padding=PADDING)(x)
-        y = nn.relu(LayerGroupNorm()(y))
-        y = LayerGroupNorm()(Conv(self.features, padding=PADDING)(y))
+        strides, precision = (self.stride, self.stride), {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        y = Conv(self.features, strides=strides, padding=PADDING, **precision)(x)
+        y = nn.relu(LayerGroupNorm(self.groups, param_dtype=self.param_dtype)(y))
+        y = Conv(self.features, padding=PADDING, **precision)(y)
+        y = LayerGroupNorm(self.groups, param_dtype=self.param_dtype)(y)
         extra = self.features - x.shape[-1]
         if extra or self.stride > 1:
-            x = x[:, :: self.stride, :: self.stride]
-            x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (extra // 2, extra - extra // 2)))
+            if self.projection:
+                x = Conv(self.features, (1, 1), strides, NOTHING, **precision)(x)
+                x = LayerGroupNorm(self.groups, param_dtype=self.param_dtype)(x)
+            else:
+                x = x[:, :: self.stride, :: self.stride]
+                x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (extra // 2, extra - extra // 2)))
         return nn.relu(x + y)
 
 
-class ResNet20(nn.Module):
+class ResNet(nn.Module):
     """[N, H, W, C] -> logits [N, classes]"""
 
+    stages: tuple[int, ...]  # each one's channels
+    blocks: int  # of a stage
     classes: int = 10
+    groups: int = 1
+    projection: bool = False
     normalization: Normalization | None = CIFAR10
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = to_float(x, self.normalization)
-        x = nn.relu(LayerGroupNorm()(Conv(16, padding=PADDING)(x)))
-        for features in (16, 32, 64):
-            for block in range(3):
-                x = Block(features, stride=2 if features > 16 and block == 0 else 1)(x)
-        return Dense(self.classes)(x.mean((1, 2)))
+        precision = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        x = Conv(self.stages[0], padding=PADDING, **precision)(to_float(x, self.normalization))
+        x = nn.relu(LayerGroupNorm(self.groups, param_dtype=self.param_dtype)(x))
+        for stage, features in enumerate(self.stages):
+            for block in range(self.blocks):
+                stride = 2 if stage and not block else 1
+                x = Block(features, stride, self.groups, self.projection, **precision)(x)
+        return Dense(self.classes, **precision)(x.mean((1, 2)))
 
 
 def resnet20(
@@ -61,6 +86,8 @@ def resnet20(
     classes: int = 10,
     *,
     normalization: Normalization | None = CIFAR10,
+    dtype: Any = None,
+    param_dtype: Any = jnp.float32,
 ) -> Model:
     """ResNet-20 with GroupNorm: 269,722 parameters on CIFAR-10.
 
@@ -68,9 +95,49 @@ def resnet20(
         input_shape: Of one image, as uint8 pixels (floats: already in [0, 1]).
         classes: Number of logits.
         normalization: Mean and standard deviation by channel.
+        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
+        param_dtype: Of the parameters.
 
     >>> model = resnet20()
     >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
     269722
     """
-    return start.model(ResNet20(classes, normalization), input_shape, he=True)
+    classes = checks.integer("classes", classes, at_least=1)
+    module = ResNet((16, 32, 64), 3, classes, normalization=normalization, **checked(dtype, param_dtype))
+    return start.model(module, input_shape, he=True)
+
+
+def resnet18(
+    input_shape: tuple[int, int, int] = (32, 32, 3),
+    classes: int = 10,
+    *,
+    groups: int = 2,
+    normalization: Normalization | None = CIFAR10,
+    dtype: Any = None,
+    param_dtype: Any = jnp.float32,
+) -> Model:
+    """ResNet-18 for small images, with GroupNorm: 11,173,962 parameters on CIFAR-10.
+
+    Args:
+        input_shape: Of one image, as uint8 pixels (floats: already in [0, 1]).
+        classes: Number of logits.
+        groups: Into how many groups a norm divides the channels; it has to divide 64.
+        normalization: Mean and standard deviation by channel.
+        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
+        param_dtype: Of the parameters.
+
+    >>> jax.eval_shape(resnet18(classes=100).init, jax.random.key(0))["Dense_0"]["kernel"].shape
+    (512, 100)
+    """
+    if 64 % checks.integer("groups", groups, at_least=1):
+        raise ValueError(f"groups must divide the 64 channels of the first stage, got {groups}")
+    module = ResNet(
+        (64, 128, 256, 512),
+        2,
+        checks.integer("classes", classes, at_least=1),
+        groups,
+        projection=True,
+        normalization=normalization,
+        **checked(dtype, param_dtype),
+    )
+    return start.model(module, input_shape, he=True)

@@ -62,9 +62,10 @@ def _scale(params: Params, noise: jax.Array, he: bool) -> Params:
             piece, taken = noise[taken : taken + value.size].reshape(value.shape), taken + value.size
             if he and value.ndim == 4:
                 # If u is uniform in (-1, 1), sqrt(2) erfinv(u) is standard normal.
-                start[name] = jax.lax.erf_inv(piece) * (2.0 / math.sqrt(fan_in))
+                piece = jax.lax.erf_inv(piece) * (2.0 / math.sqrt(fan_in))
             else:
-                start[name] = piece / math.sqrt(fan_in)
+                piece = piece / math.sqrt(fan_in)
+            start[name] = piece.astype(value.dtype)
         else:
             start[name] = value
     return start

@@ -38,6 +38,27 @@ def classification(model: Model, *, accuracy: bool = True) -> dict[str, Any]:
     return {"init": model.init, "loss": CrossEntropy(model), "metrics": metrics}
 
 
+def next_token(model: Model, *, accuracy: bool = True) -> dict[str, Any]:
+    """Softmax cross entropy of a sequence model's logits [batch, length, tokens] against the tokens [batch, length].
+
+    A row's loss is the mean over its tokens but for those numbered 0, which fill a row up, and so is its accuracy.
+
+    Args:
+        model: Its outputs are the logits, for each place of the token that is to be predicted there.
+        accuracy: With False there is no metric, for a problem without `eval_data`.
+
+    Returns:
+        Arguments of `Problem`.
+
+    >>> rows = {"x": np.array([[0, 3, 1]]), "y": np.array([[3, 1, 2]])}
+    >>> data = fa.FederatedData.from_arrays(rows, [[0]])
+    >>> fa.Problem(**fa.problems.next_token(fa.models.gru(4)), data=data, eval_data=rows).metrics[0][0]
+    'accuracy'
+    """
+    metrics = {"accuracy": TokensCorrect(model)} if accuracy else {}
+    return {"init": model.init, "loss": TokenCrossEntropy(model), "metrics": metrics}
+
+
 def regression(model: Model) -> dict[str, Any]:
     """Half the squared error of a model's outputs, [batch] or [batch, outputs], shaped as the targets.
 
@@ -95,6 +116,28 @@ class Correct(_Labelled):
     def __call__(self, params: Params, batch: Batch) -> jax.Array:
         logits = self.model.apply(params, batch["x"])
         return (jnp.argmax(logits, axis=-1) == batch["y"]).astype(logits.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenCrossEntropy(CrossEntropy):
+    """(params, batch) -> [batch], the mean over a row's tokens"""
+
+    def __call__(self, params: Params, batch: Batch) -> jax.Array:
+        return _mean_over_tokens(super().__call__(params, batch), batch["y"])
+
+
+@dataclasses.dataclass(frozen=True)
+class TokensCorrect(Correct):
+    """(params, batch) -> [batch], the share of a row's tokens that have the largest logit"""
+
+    def __call__(self, params: Params, batch: Batch) -> jax.Array:
+        return _mean_over_tokens(super().__call__(params, batch), batch["y"])
+
+
+def _mean_over_tokens(values: jax.Array, tokens: jax.Array) -> jax.Array:
+    there = tokens != 0
+    total = jnp.sum(values, axis=-1, where=there)
+    return total / jnp.maximum(jnp.sum(there, axis=-1), 1).astype(total.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

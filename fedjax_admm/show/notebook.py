@@ -56,6 +56,9 @@ def _fields(record: Any, prefix: str) -> list[tuple[str, str]]:
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
         name = f"{prefix}{field.name}"
+        if isinstance(value, dict):
+            rows += [(f"{name}[{word!r}]", _short(item)) for word, item in value.items()]
+            continue
         rows.append((name, _short(value)))
         if dataclasses.is_dataclass(value):
             rows += _fields(value, f"{name}.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,10 +16,12 @@ from typing import Any
 import optax
 
 from .. import algorithms, exchange
+from ..algorithms import server_optimizers
 from ..core.discovery import find_modules
 
-# By which a part is known: an algorithm, a criterion, a local solver, a server's step, a penalty rule, a stage.
-_MEMBERS = ("reply", "tolerance", "step", "apply", "__call__", "absent")
+# By which a part is known: an algorithm, a criterion, a local solver, a server's step, a penalty rule, a stage, what
+# a server finds out.
+_MEMBERS = ("reply", "tolerance", "step", "apply", "__call__", "absent", "learn")
 
 
 def _find_records() -> dict[str, type]:
@@ -36,6 +39,12 @@ def _find_records() -> dict[str, type]:
 
 
 RECORDS = _find_records()
+# The package's own optimizers, as "fedjax_admm:server_optimizers.adam".
+FUNCTIONS = {
+    f"fedjax_admm:server_optimizers.{name}": function
+    for name, function in vars(server_optimizers).items()
+    if inspect.isfunction(function) and function.__module__ == server_optimizers.__name__ and name[0] != "_"
+}
 OPTIMIZERS = (
     "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad",
     "fromage", "lamb", "lars", "lbfgs", "lion", "noisy_sgd", "novograd", "optimistic_adam",
@@ -63,7 +72,7 @@ FORMER_NAMES = {
 FORMER_FIELDS = {
     ("fedjax_admm:Scaffold", "server_learning_rate"): ("server", "fedjax_admm:ServerStep", "learning_rate"),
 }
-_NAMES = {kind: name for name, kind in RECORDS.items()}
+_NAMES = {part: name for name, part in (RECORDS | FUNCTIONS).items()}
 
 
 class CannotRecreate(ValueError):
@@ -114,7 +123,7 @@ def name_part(part: Any) -> str | None:
     Returns:
         The name, or None where nothing of this name could be found again (a lambda, a local function).
     """
-    if isinstance(part, type) and part in _NAMES:
+    if (isinstance(part, type) or inspect.isfunction(part)) and part in _NAMES:
         return _NAMES[part]
     name = getattr(part, "__qualname__", None)
     if name in OPTIMIZERS and getattr(optax, name, None) is part:
@@ -139,8 +148,8 @@ def find_part(name: Any, trust: Sequence[str] = ()) -> Any:
         CannotRecreate: If it is in no table and no trusted module; nothing was imported then.
     """
     name = current_name(name) if isinstance(name, str) else repr(name)
-    if name in RECORDS:
-        return RECORDS[name]
+    if name in RECORDS or name in FUNCTIONS:
+        return RECORDS.get(name) or FUNCTIONS[name]
     module, _, path = name.partition(":")
     if module == "optax" and path in OPTIMIZERS and hasattr(optax, path):
         return getattr(optax, path)

@@ -305,7 +305,8 @@ def _comparable(settings: Mapping[str, Any], same_versions: bool) -> dict[str, A
     comparable.pop("label", None)
     if "problem" in comparable and comparable["problem"].get("recipe"):
         problem = comparable["problem"]
-        arguments = {k: v for k, v in problem["recipe"]["arguments"].items() if k != "data_dir"}
+        # An argument that another version does not have is None where nobody asked for anything else.
+        arguments = {k: v for k, v in problem["recipe"]["arguments"].items() if k != "data_dir" and v is not None}
         problem["recipe"] = problem["recipe"] | {"arguments": arguments}
         problem.pop("optimal_loss", None)  # follows from the recipe; solved for again, it may differ in rounding
     if not same_versions:  # another version of JAX or optax may write the same computation in another way
@@ -377,7 +378,7 @@ def _is_key(value: Any) -> bool:
 
 
 def _optimizer_step(local: LocalSolver, params: Any) -> str:
-    one = dataclasses.replace(local, learning_rate=1.0)
+    one = dataclasses.replace(local, learning_rate=1.0, options=dict.fromkeys(local.options or {}, 0.5))
 
     def step(params: Any, gradient: Any) -> Any:
         def value(params: Any) -> Any:

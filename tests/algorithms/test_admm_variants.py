@@ -196,12 +196,63 @@ def test_the_dual_step():
     close(without, run(problem, fa.fedprox(LOCAL, 0.6, average="all")).params, 1e-14)
 
 
+def douglas_rachford(relaxation, start, prox=lambda v, step: v, alpha=UNEQUAL):
+    """FedDR's own lines (Tran-Dinh et al. 2021), y_i and x_i, with eta_i = 1 / beta_i and weights."""
+    _, xs, ys = federation(alpha)
+    share = alpha * PENALTY / (alpha @ PENALTY)
+    x, y, hat = (np.tile(START, (M, 1)) for _ in range(3))
+    bar = START
+    for k, cohort in enumerate(COHORTS):
+        for i in cohort:
+            y[i] = y[i] + relaxation * (bar - x[i])
+            begin = bar if start == "server" else x[i]
+            x[i] = descend(xs[i], ys[i], begin, batches(k, i), RATE[i], 0, PENALTY[i], y[i])
+            hat[i] = 2 * x[i] - y[i]
+        bar = prox(share @ hat, 1 / (alpha @ PENALTY))
+    return bar, x, y
+
+
+@pytest.mark.parametrize(("relaxation", "start"), [(1.9, "server"), (0.7, "client")])
+def test_feddr_is_its_papers(relaxation, start):
+    ours, prox = PROX["l1"]
+    algorithm = fa.feddr(LOCAL, PENALTY, relaxation=relaxation, server_prox=ours, start=start)
+    result = run(federation(UNEQUAL)[0], algorithm)
+    bar, x, y = douglas_rachford(relaxation, start, prox)
+    close(result.params, bar)
+    close(result.state.client_params, x)
+    close(result.state.duals, PENALTY[:, None] * (y - x))
+
+
+def test_feddr_without_relaxation_is_fedadmm():
+    """With part of the clients, weights, inexact solves and a prox at the server."""
+    problem = federation(UNEQUAL)[0]
+    for options in ({}, {"server_prox": fa.prox.l1(0.3)}):
+        both = (
+            run(problem, fa.feddr(LOCAL, PENALTY, relaxation=1, **options)),
+            run(problem, fa.fedadmm(LOCAL, PENALTY, **options)),
+        )
+        close(both[0].params, both[1].params, 1e-15)
+        close(both[0].state.duals, both[1].state.duals, 1e-14)
+
+
+def test_feddr_converges():
+    problem, optimum = bowls(CURVATURES, OPTIMA)
+    for relaxation in (0.5, 1.6):
+        assert away(problem, optimum, fa.feddr(exact(CURVATURES, 1.0), 1.0, relaxation=relaxation)) < 1e-6
+
+
 def test_numbers_compile_nothing():
     problem = federation()[0]
-    for name, values in (("server_step", (0.5, 1)), ("server_prox", (fa.prox.l1(0.3), fa.prox.l1(1)))):
-        run(problem, fa.fedadmm(LOCAL, 0.6, **{name: values[0]}))
+    prox = (fa.prox.l1(0.3), fa.prox.l1(1))
+    changes = (
+        (fa.fedadmm, "server_step", (0.5, 1)),
+        (fa.fedadmm, "server_prox", prox),
+        (fa.feddr, "relaxation", (1.5, 1)),
+    )
+    for make, name, values in changes:
+        run(problem, make(LOCAL, 0.6, **{name: values[0]}))
         with compilations() as compiled:
-            run(problem, fa.fedadmm(LOCAL, 2, **{name: values[1]}))
+            run(problem, make(LOCAL, 2, **{name: values[1]}))
         assert "jit(device_rounds)" not in compiled
 
 
@@ -215,6 +266,8 @@ BAD = {
     "prox's maker": (dict(server_prox=fa.prox.l1), r"server_prox must be fa.prox.l1\(weight\).*got <function l1"),
     "a number as prox": (dict(server_prox=0.1), "server_prox must be .*got 0.1"),
     "dual step": (dict(dual_step=-1), "dual_step must be at least 0, got -1"),
+    "no relaxation": (dict(relaxation=0), "relaxation must be above 0, got 0"),
+    "relaxation": (dict(relaxation=2.0), "relaxation must be below 2, got 2"),
     "start": (dict(start="sever"), "start must be 'server' or 'client', got 'sever': did you mean 'server'"),
 }  # fmt: skip
 
@@ -222,8 +275,9 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_clear_line(case):
     options, message = BAD[case]
+    make = fa.feddr if "relaxation" in options else fa.fedadmm
     with pytest.raises(ValueError, match=message) as caught:
-        fa.fedadmm(LOCAL, 0.6, **options)
+        make(LOCAL, 0.6, **options)
     assert "\n" not in str(caught.value)
 
 

@@ -146,7 +146,7 @@ BAD = {
     "no previous": (algorithm(criterion(reference="client")), "Mine.subproblem must give previous.*MyTolerance"),
     "missing member": (algorithm(without=("subproblem",)), "algorithm must have subproblem, which Mine lacks"),
     "missing members": (algorithm(without=("start", "reply")), "algorithm must have start and reply, which Mine lacks"),
-    "the former contract": (Former(), "algorithm Former is written for version 0.1, .*since 0.2 .*reply and aggregate.*README"),
+    "the former contract": (Former(), "algorithm Former is written for version 0.1, .*since 0.2 .*reply and aggregate.*own_algorithm"),
     "record forgotten": (algorithm(record=lambda cls: cls), "write @fa.record above class Mine"),
     "word traced": (algorithm(criterion(fields=("residual",))), r"MyTolerance.residual is 'exact'.*residual: ... = fa.static\(default='exact'\)"),
     "function traced": (algorithm(criterion(fields=("f",), f=staticmethod(len))), r"MyTolerance.f is len.*fa.static"),

@@ -256,6 +256,9 @@ def test_numbers_compile_nothing():
 CLIENT_REFERENCE = fa.criteria.relative_residual(sigma=0.5, reference="client")
 BAD = {
     "scaffold with adam": (lambda: fa.scaffold(fa.LocalSolver(0.1, optimizer=optax.adam)), "scaffold needs optimizer=optax.sgd.*adam"),
+    "scaffold with momentum": (
+        lambda: fa.scaffold(fa.LocalSolver(0.1, options={"momentum": 0.9})), "scaffold needs optax.sgd without momentum",
+    ),
     "scaffold without a solver": (lambda: fa.scaffold(0.1), "local must be an object made by fa.LocalSolver"),
     "server rate": (lambda: fa.scaffold(FULL, server_learning_rate=0), "server_learning_rate must be above 0, got 0"),
     "server rate per client": (lambda: fa.scaffold(FULL, server_learning_rate=[1.0, 1.0]), "server_learning_rate must be a number, got"),

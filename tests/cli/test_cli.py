@@ -1,4 +1,4 @@
-"""The command line: what it prints, its exit codes, and that every example in its help and in the README runs."""
+"""The command line: what it prints, its exit codes, and that every example in its help and in the documents runs."""
 
 from __future__ import annotations
 
@@ -104,6 +104,11 @@ BAD = {
     "run mnist-mini --labels-per-client 0": "labels_per_client",
     "run mnist-mini --partition-seed -1": "partition_seed must be at least 0, got -1",
     "run mnist --data-dir /nowhere": "/nowhere",
+    "run text --data-dir /nowhere": "data set 'tiny_shakespeare' not found in /nowhere",
+    "run text --source no/such.txt": "there is no file no/such.txt",
+    "run text-mini --model lstm": "model must be 'gru' or 'transformer', got 'lstm'",
+    "run text-mini --clients 29": "num_clients=29 is more than the 28 speakers",
+    "run text-mini --fraction 1": "fraction must be below 1, got 1",
     "compare linear --algorithms fedavg,fedadm": "did you mean 'fedadmm'",
     "compare linear --algorithms ,": "at least one",
     "compare linear --criteria ,": "at least one",
@@ -361,18 +366,20 @@ def examples(text):
     return [" ".join(parts).replace("\\ ", "") for parts in found]
 
 
-def test_every_example_in_the_help_and_in_the_readme_runs(tmp_path, monkeypatch, capsys):
-    """As written, but for the rounds of the README's, for what needs the network, and for the paper's full sizes."""
+def test_every_example_in_the_help_and_in_the_documents_runs(tmp_path, monkeypatch, capsys):
+    """As written, but for the rounds of the documents', for what needs the network, and for the paper's full sizes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     texts = [help_of(*words) for words in ((), ("run",), ("compare",), ("resume",), ("report",), ("data", "list"))]
     in_help = [command for text in texts for command in examples(text)]
-    lines = re.findall(r"fedjax-admm [^`\n]*", (ROOT / "README.md").read_text().replace("\\\n", " "))
-    in_readme = [re.sub(r"--rounds \d+", "--rounds 4", " ".join(line.split())) for line in lines]
-    for commands in (in_help, in_readme):
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+    texts = [document.read_text().replace("\\\n", " ") for document in documents]
+    lines = [line for text in texts for line in re.findall(r"^    .*?(fedjax-admm [^`\n]*)", text, re.MULTILINE)]
+    in_documents = [re.sub(r"--rounds \d+", "--rounds 4", " ".join(line.split())) for line in lines]
+    for commands in (in_help, in_documents):
         assert {command.split()[1] for command in commands} >= {"run", "compare", "resume", "report", "data"}
     done = set()
-    for command in in_help + in_readme:
+    for command in in_help + in_documents:
         words = command.removeprefix("fedjax-admm ")
         full_size = "linear" in words and "--clients" not in words
         if full_size or words.startswith(("data prepare", "run mnist ", "run cifar10")) or command in done:

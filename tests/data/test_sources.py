@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from fedjax_admm.core.files import DamagedFileError
-from fedjax_admm.data import cache, sources
+from fedjax_admm.data import cache, sources, tfds
 from fedjax_admm.data.sources import DatasetNotFoundError, load
 
 MNIST_DIR = Path(__file__).parents[3] / "shared" / "tensorflow_datasets"
@@ -580,7 +580,7 @@ def test_prepare_answers_a_typo_with_a_suggestion(tmp_path):
 
 def test_prepare_without_tensorflow_names_the_extra(tmp_path, monkeypatch):
     pytest.importorskip("tensorflow_datasets", reason="the extra 'datasets' is not installed")
-    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(tfds.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'fedjax_admm\[tfds-download\]'"):
         sources.prepare("mnist", tmp_path)
 
@@ -607,7 +607,7 @@ class StubTfds:
 def test_prepare_asks_tfds_for_the_format_that_load_reads(tmp_path, monkeypatch, form):
     write_tiny(tmp_path / "elsewhere")  # to skip where TFDS is not installed
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", StubTfds(form))
-    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(tfds.importlib.util, "find_spec", lambda name: object())
     if form is None:
         assert sources.prepare("tiny", tmp_path) == tmp_path / "tiny" / "1.0.0"
     else:  # it was already there in another format, which TFDS leaves as it is

@@ -4,10 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen
 from jax import lax
 
 from fedjax_admm.models.convolution import conv2d
+from fedjax_admm.models.group_norm import group_norm
 from fedjax_admm.models.pooling import conv2d_max_pool2, max_pool2
+from fedjax_admm.models.products import matmul
 
 OPTIMIZED = True  # networks compute longer than they compile
 
@@ -140,3 +143,63 @@ def test_convolution_with_pooling_on_a_black_image():
 def test_bias_and_relu_commute_with_the_maximum_exactly():
     y, bias = normal(0, (4, 8, 8, 3), "float32"), normal(1, (3,), "float32")
     np.testing.assert_array_equal(jax.nn.relu(max_pool2(y) + bias), max_pool2(jax.nn.relu(y + bias)))
+
+
+def rounded_vjp(function, *factors):
+    """Of a product of two factors: all factors rounded to bfloat16, the cotangent too, and summed in float64."""
+
+    def rounded(x):
+        return x.astype(jnp.bfloat16).astype(jnp.float64)
+
+    value = jax.eval_shape(function, *factors)
+    value, pull_back = jax.vjp(function, *map(rounded, factors))
+    return value, *pull_back(rounded(normal(99, value.shape)))
+
+
+PRODUCTS = {
+    "dense": (matmul, jnp.matmul, (6, 20), (20, 24)),
+    "narrow dense": (matmul, jnp.matmul, (6, 20), (20, 10)),
+    "by rows": (
+        lambda x, k, dtype: conv2d(x, k, padding="SAME", dtype=dtype),
+        lambda x, k: reference_conv(x, k, padding="SAME"),
+        (2, 7, 6, 4),
+        (3, 3, 4, 5),
+    ),
+    "patches": (
+        lambda x, k, dtype: conv2d(x, k, (2, 2), dtype=dtype),
+        lambda x, k: reference_conv(x, k, (2, 2)),
+        (2, 9, 9, 3),
+        (3, 3, 3, 20),
+    ),
+    "with pooling": (
+        lambda x, k, dtype: conv2d_max_pool2(x, k, dtype=dtype),
+        lambda x, k: reference_pool(reference_conv(x, k)),
+        (2, 8, 8, 2),
+        (3, 3, 2, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_factors_are_rounded_and_sums_are_not(name):
+    product, reference, *shapes = PRODUCTS[name]
+    factors = [normal(seed, shape) for seed, shape in enumerate(shapes)]
+    expected = rounded_vjp(reference, *factors)
+    actual = value_and_gradients(lambda x, k: product(x, k, dtype=jnp.bfloat16), *factors)
+    assert_same(actual, expected)
+    plain = value_and_gradients(lambda x, k: product(x, k, dtype=None), *factors)
+    assert all(float(jnp.abs(a - b).max()) > 1e-4 for a, b in zip(actual, plain, strict=True))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_group_norm_equals_flax(groups):
+    x, scale, bias = 3 + 2 * normal(0, (3, 5, 4, 6)), normal(1, (6,)), normal(2, (6,))
+
+    def flax(x, scale, bias):
+        norm = linen.GroupNorm(groups, epsilon=1e-5, use_fast_variance=False)
+        return norm.apply({"params": {"scale": scale, "bias": bias}}, x)
+
+    expected = value_and_gradients(flax, x, scale, bias)
+    assert_same(value_and_gradients(lambda *a: group_norm(*a, groups), x, scale, bias), expected)
+    each = jax.vmap(lambda *a: group_norm(*a, groups))(*(jnp.stack([a, 2 * a]) for a in (x, scale, bias)))
+    np.testing.assert_allclose(each[0], expected[0], atol=1e-12)

@@ -11,7 +11,6 @@ from flax import linen, nnx
 
 import fedjax_admm as fa
 from fedjax_admm import models, problems
-from fedjax_admm.models.layers import LayerGroupNorm
 from fedjax_admm.models.normalization import to_float
 
 OPTIMIZED = True  # networks compute longer than they compile
@@ -24,6 +23,15 @@ MODELS = {  # name: how to build it, shape of an image, number of parameters
     "cnn": (models.cnn, (28, 28, 1), 582_026),
     "cnn_padded": (lambda: models.cnn(padded=True), (28, 28, 1), 1_663_370),
     "resnet20": (models.resnet20, (32, 32, 3), 269_722),
+}
+LARGE = {
+    "resnet18": (models.resnet18, (32, 32, 3), 11_173_962),  # with BatchNorm's scales and biases it has as many
+    "vit": (
+        models.vit,
+        (32, 32, 3),
+        # first layer, positions, blocks (two norms, four maps of attention, two dense layers), norm, last layer
+        49 * 128 + 64 * 128 + 4 * (2 * 256 + 4 * 129 * 128 + 129 * 256 + 257 * 128) + 256 + 129 * 10,
+    ),
 }
 
 
@@ -42,9 +50,9 @@ def count(params):
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", MODELS | LARGE)
 def test_parameter_counts(name):
-    build, _, expected = MODELS[name]
+    build, _, expected = (MODELS | LARGE)[name]
     params = jax.eval_shape(build().init, KEY)
     assert count(params) == expected
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(params))
@@ -127,12 +135,100 @@ def test_cnn_equals_the_textbook_order_of_layers():
     np.testing.assert_allclose(jax.jit(model.apply)(params, x), textbook(x), atol=1e-5)
 
 
-def test_group_norm_equals_flax():
-    x = jnp.asarray(np.random.default_rng(0).normal(3, 2, (2, 4, 4, 6)), jnp.float32)
-    scale, bias = jnp.arange(6.0, dtype=jnp.float32), jnp.ones(6, jnp.float32)
-    variables = {"params": {"scale": scale, "bias": bias}}
-    expected = linen.GroupNorm(num_groups=1, epsilon=1e-5).apply(variables, x)
-    np.testing.assert_allclose(LayerGroupNorm().apply(variables, x), expected, atol=1e-5)
+PRECISE = {
+    "logistic": lambda **options: models.logistic((28, 28, 1), normalization=models.MNIST, **options),
+    "mlp": lambda **options: models.mlp((28, 28, 1), (30,), normalization=models.MNIST, **options),
+    "cnn": models.cnn,
+    "resnet20": lambda **options: models.resnet20((16, 16, 3), **options),
+}
+
+
+@pytest.mark.parametrize("name", PRECISE)
+def test_bfloat16_is_of_the_arithmetic_alone(name):
+    """Parameters, outputs and gradients are float32, near those of float32 and not the same."""
+    plain, rough = problems.classification(PRECISE[name]()), problems.classification(PRECISE[name](dtype="bfloat16"))
+    shape = (16, 16, 3) if name == "resnet20" else (28, 28, 1)
+    params, batch = plain["init"](KEY), {"x": images(shape, 4), "y": labels(4)}
+    jax.tree.map(np.testing.assert_array_equal, params, rough["init"](KEY))
+    products = str(jax.make_jaxpr(lambda p: rough["loss"](p, batch))(params))
+    assert products.count("dot_general") == products.count("preferred_element_type=float32") > 0
+    if name == "resnet20":
+        return  # which compiles too long
+    values = [
+        jax.jit(jax.value_and_grad(lambda p, loss=task["loss"]: loss(p, batch).mean()))(params)
+        for task in (plain, rough)
+    ]
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(values))
+    difference, size = optax.tree.norm(optax.tree.sub(values[0][1], values[1][1])), optax.tree.norm(values[0][1])
+    assert 1e-4 < difference / size < 0.1
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+@pytest.mark.parametrize("name", LARGE)
+def test_larger_models_keep_their_precision(name, dtype):
+    build, shape, _ = LARGE[name]
+    model = build(dtype=dtype)
+    params = jax.eval_shape(model.init, KEY)
+    x = jax.ShapeDtypeStruct((2, *shape), jnp.uint8)
+    outputs, gradient = jax.eval_shape(jax.value_and_grad(lambda p, x: model.apply(p, x).sum()), params, x)
+    assert {leaf.dtype for leaf in (outputs, *jax.tree.leaves(gradient))} == {jnp.dtype("float32")}
+    assert ("bf16" in str(jax.make_jaxpr(model.apply)(params, x))) == (dtype is not None)
+
+
+def test_a_small_transformer_learns_positions():
+    """The mean of patches alone could not tell an image from the same one with its patches exchanged."""
+    model = models.vit((4, 4, 1), 2, patch=2, width=8, depth=1, heads=2, normalization=None)
+    params = model.init(KEY)
+    x = jax.random.uniform(KEY, (1, 4, 4, 1))
+    exchanged = jnp.concatenate([x[:, 2:], x[:, :2]], 1)
+    without = {**params, "position": jnp.zeros_like(params["position"])}
+    assert float(jnp.abs(model.apply(params, x) - model.apply(params, exchanged)).max()) > 1e-5
+    np.testing.assert_allclose(model.apply(without, x), model.apply(without, exchanged), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: models.resnet18(groups=3), "groups must divide the 64 channels of the first stage, got 3"),
+        (lambda: models.vit(patch=5), r"patch must divide the image's sides \(32, 32\), got 5"),
+        (lambda: models.vit(heads=3), "heads must divide width=128, got 3"),
+    ],
+)
+def test_sizes_that_do_not_fit(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_parameters_may_be_in_double_precision():
+    model = models.mlp(4, (3,), 2, param_dtype="float64")
+    params = model.init(KEY)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float64")}
+    assert model.apply(params, jnp.ones((2, 4), jnp.float32)).dtype == jnp.float64
+
+
+def test_any_flax_module_in_another_precision():
+    module, x = linen.Dense(3), jnp.ones((2, 5), jnp.float32) / 3
+    plain, rough = models.from_flax(module, x), models.from_flax(module, x, dtype=jnp.bfloat16, param_dtype="float64")
+    assert rough == models.from_flax(module, x, dtype=jnp.bfloat16, param_dtype="float64") and hash(rough)
+    params = rough.init(KEY)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float64")}
+    outputs = rough.apply(params, x)
+    assert outputs.dtype == jnp.float64
+    difference = float(jnp.abs(outputs - plain.apply(plain.init(KEY), x)).max())
+    assert 1e-5 < difference < 1e-1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "int8"}, "dtype must be one of bfloat16, float16, float32, float64, got 'int8'"),
+        ({"dtype": "half a byte"}, "dtype must be one of bfloat16, .*, got 'half a byte'"),
+        ({"param_dtype": None}, "param_dtype must be one of .*, got None"),
+    ],
+)
+def test_precisions_that_do_not_exist(options, message):
+    with pytest.raises(ValueError, match=message):
+        models.cnn(**options)
 
 
 def test_start_is_uniform_in_the_fan_in():

@@ -107,12 +107,12 @@ def test_links_lead_somewhere():
                 assert heading in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}, link
 
 
-def test_former_methods_are_told_a_heading_that_is_there():
+def test_former_methods_are_told_a_page_that_is_there():
     former: Any = type("Former", (), {"subproblems": None, "update": None})()
     with pytest.raises(ValueError) as refused:
         fa.Simulation(least_squares([2, 2])[0], former)
-    (heading,) = re.findall(r'README, "(.*?)"', str(refused.value))
-    assert f"\n## {heading}\n" in DOCUMENTS[0].read_text()
+    (page,) = re.findall(r"\((docs/.*?);", str(refused.value))
+    assert "six pure functions" in (ROOT / page).read_text()
 
 
 def test_the_changelogs_method_before_is_refused_and_after_is_fedavg():
@@ -146,7 +146,7 @@ def test_the_stage_that_is_explained_is_the_one_that_is_tested():
 
 def test_the_recipe_is_fedavg_with_momentum():
     """Against the formulas in NumPy: v = m v + sum alpha_i u_i - z, z = z + v, with one full gradient step a client."""
-    (recipe,) = (code for code in blocks(ROOT / "README.md") if "class FedAvgM" in code)
+    (recipe,) = (code for code in blocks(ROOT / "docs" / "how-to" / "own_algorithm.md") if "class FedAvgM" in code)
     names = {}
     exec(recipe, names)
     problem, xs, ys = least_squares([6, 11, 3])
