@@ -46,10 +46,10 @@ def evaluate_many(problem: Problem, params: Params, share: Share | None = None) 
     else:
         sums = streamed_sums(problem, params, rows, eval_rows, _sum_of_piece, share or ALONE)
     # The pieces are added on the host in double precision: 100,000 rows summed in single lose three digits.
-    totals = {name: np.sum(np.asarray(pieces, np.float64), axis=-1) for name, pieces in sums.items()}
+    parts = [{name: np.sum(np.asarray(pieces, np.float64), axis=-1) for name, pieces in sums.items()}]
     if share is not None and not here:
-        parts = share.of_all(totals)
-        totals = {name: sum(part[name] for part in parts) for name in totals}
+        parts = share.of_all(parts[0])
+    totals = {name: np.sum([part[name] for part in parts], axis=0) for name in sums}
     totals["loss"] = totals["loss"] + totals.pop("regularizer", 0.0)
     if problem.optimal_loss is not None:
         totals["excess_loss"] = totals["loss"] - float(problem.optimal_loss)

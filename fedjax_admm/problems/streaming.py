@@ -26,13 +26,13 @@ class Share(NamedTuple):
     """Which part of the rows this process reads, where several of them evaluate together."""
 
     number: int  # of this process
-    count: int  # of processes
+    processes: int
     of_all: Callable[[Any], list[Any]]  # every process's tree of arrays
     data: tuple[int, int] | None = None  # the positions of its clients' rows, the first and the one after the last
 
     def of(self, rows: int) -> tuple[int, int]:
         """The first of so many rows, and the one after the last."""
-        return rows * self.number // self.count, rows * (self.number + 1) // self.count
+        return rows * self.number // self.processes, rows * (self.number + 1) // self.processes
 
 
 ALONE = Share(0, 1, lambda tree: [tree])

@@ -97,7 +97,10 @@ def save(path, result, **more):
     np.savez(path, epochs=result.epochs, loss=result.history["loss"], **arrays, **more)
 
 
-JOBS = {function.__name__: function for function in (slow_run, whole_and_resumed_run, whole_and_resumed_on_files, slow_run_on_files)}
+JOBS = {
+    function.__name__: function
+    for function in (slow_run, whole_and_resumed_run, whole_and_resumed_on_files, slow_run_on_files)
+}
 
 
 def start(job, folder):

@@ -202,9 +202,9 @@ class _Stored:
         return self._clients.take(ids)
 
     def prepare(self, following: Block | None) -> None:
-        read = following is not None and len(following.ids) > 0
-        self._following = following.ids if read else None
-        self._begun = self._clients.begin(following.ids) if read else None
+        self._following, self._begun = None, None
+        if following is not None and len(following.ids):
+            self._following, self._begun = following.ids, self._clients.begin(following.ids)
 
     def read_ahead(self) -> None:
         if self._following is not None:
