@@ -97,7 +97,7 @@ def child(folder: Path, where: str, kind: str, population: str) -> None:
     state = sim.init()
     for _ in sys.stdin:
         began = time.perf_counter()
-        state, infos, _ = sim.run_rounds(state, cohorts.astype(np.int32), ROUNDS)
+        state, _, _ = sim.run_rounds(state, cohorts.astype(np.int32), ROUNDS)
         jax.block_until_ready(state.params)
         seconds = (time.perf_counter() - began) / ROUNDS
         told = {"seconds": seconds, "memory": peak_memory(), "opened": opened, "clients": data.num_clients}

@@ -64,7 +64,8 @@ def make_members(name: str) -> str:
     """The reference of all that the module `fa.name` offers, after what it says of itself."""
     module = getattr(fa, name)
     entries = {each: getattr(module, each) for each in public_names(module)}
-    shown = [entry(value, each, shortest(value, each, f"fa.{name}.{each}")) for each, value in entries.items()]
+    makers_first = sorted(entries.items(), key=lambda item: isinstance(item[1], type))
+    shown = [entry(value, each, shortest(value, each, f"fa.{name}.{each}")) for each, value in makers_first]
     return "\n\n".join(shown)
 
 

@@ -251,10 +251,14 @@ def fedadmm(
 ) -> FedADMM:
     """FedADMM (Algorithm 1), and by its arguments every mixture of the paper's parts.
 
-    Each selected client solves min_u f_i(u) - <lambda_i, u - z> + beta_i / 2 ||u - z||^2 from z^k to its
-    maximum of epochs or until the criterion holds; then lambda_i+ = lambda_i - beta_i (u_i+ - z^k), and
+    Each selected client solves, from z^k to its maximum of epochs or until the criterion holds, and moves its dual:
 
-        z_hat = sum_i alpha_i (beta_i u_i+ - lambda_i+) / sum_i alpha_i beta_i,    over all clients,
+        min_u f_i(u) - <lambda_i, u - z^k> + beta_i / 2 ||u - z^k||^2,
+        lambda_i+ = lambda_i - beta_i (u_i+ - z^k).
+
+    The server averages what it holds of all clients, and keeps a little of its former model:
+
+        z_hat = sum_i alpha_i (beta_i u_i - lambda_i) / sum_i alpha_i beta_i,
         z^{k+1} = (z_hat + delta z^k) / (1 + delta).
 
     Args:

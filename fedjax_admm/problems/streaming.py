@@ -88,7 +88,13 @@ def chunks(fields: Any, index: Any, first: int, stop: int, rows: int) -> Iterato
 
 
 def streamed_sums(
-    problem: Problem, params: Params, rows: int, eval_rows: int, piece: Callable[..., Array], part: Share
+    problem: Problem,
+    params: Params,
+    rows: int,
+    eval_rows: int,
+    piece: Callable[..., Array],
+    part: Share,
+    with_loss: bool = True,
 ) -> dict[str, np.ndarray]:
     """The sums [runs, pieces] of `evaluation`, of rows wherever they are.
 
@@ -99,6 +105,7 @@ def streamed_sums(
         eval_rows: Of a piece of `eval_data`.
         piece: (values, mask, share) -> the sum of one piece, traced.
         part: Of the rows, that this process reads.
+        with_loss: Whether the clients' rows are looked at.
 
     Returns:
         The sums, by name.
@@ -108,11 +115,12 @@ def streamed_sums(
     share = weights / np.asarray(data.sizes).astype(weights.dtype)  # of each row of a client
     offsets = np.asarray(data.offsets)
     nothing = np.zeros((jax.tree.leaves(params)[0].shape[0], 0))
-    found = {name: [nothing] for name in ("loss", *(name for name, _ in problem.metrics))}
-    for chunk in chunks(data.fields, data.index, *(part.data or part.of(data.num_positions)), rows):
+    found = {name: [nothing] for name, _ in problem.metrics} | ({"loss": [nothing]} if with_loss else {})
+    first, stop = part.data or part.of(data.num_positions)
+    for chunk in chunks(data.fields, data.index, first, stop if with_loss else first, rows):
         client = np.searchsorted(offsets, chunk.positions, side="right") - 1
         found["loss"].append(np.asarray(_losses(bare, params, chunk.fields, share[client], chunk.mask, piece)))
-    if problem.regularizer is not None:
+    if with_loss and problem.regularizer is not None:
         found["regularizer"] = [np.asarray(_regularizers(bare, params)) * (part.number == 0)]
     if problem.metrics:
         number = jax.tree.leaves(problem.eval_data)[0].shape[0]

@@ -79,7 +79,7 @@ def estimate(
     faults: Faults | None = None,
     exchange: Any = (),
 ) -> Estimate:
-    """The memory and the work of a run, before anything of it is computed or copied. The arguments are `simulate`'s.
+    """Tells what memory and work a run takes, before anything is computed or copied. The arguments are `simulate`'s.
 
     Warns of what will not fit into this machine, with the setting that would; `Estimate.warnings` has the same lines.
 

@@ -37,10 +37,12 @@ from ..engine.rounds import (
     Tally,
     aggregate,
     broadcast,
+    count_clients,
     empty_ledger,
-    expected_work,
     gather_ledger,
     info_of,
+    order_of_work,
+    put_at_clients,
     remembered_epochs,
     work_off,
 )  # fmt: skip
@@ -95,9 +97,10 @@ def simulate_many(
     if isinstance(problem, Problem):
         problem = problem.on_device()  # once for all runs
     sims = [Simulation(problem, algorithm, seed=seed, **shared) for algorithm, seed in _checked(runs)]
-    sims[0].cohorts.check_rounds(rounds)
+    sims[0].check_rounds(rounds)
     sweep = _Sweep(sims)
-    cohorts = np.stack([np.stack([sim.cohorts[k] for k in range(rounds)]) for sim in sims])  # [runs, rounds, cohort]
+    selected = [[sim.cohorts.select(k) for k in range(rounds)] for sim in sims]
+    cohorts = np.stack([np.stack([each.ids for each in one]) for one in selected])  # [runs, rounds, cohort]
     states, logs = sweep.init(), [_Log(sim) for sim in sims]
     _evaluate(sims[0].problem, states, logs)
     collected, done = CollectedSolves(axis=1), 0
@@ -114,7 +117,7 @@ def simulate_many(
             states, infos = sweep.run(states, block, min(every, MOST_ROUNDS_A_DISPATCH), interrupts.wait)
             for r, log in enumerate(logs):
                 mine = jax.tree.map(lambda leaf, r=r: leaf[r], infos)
-                log.add_rounds(block[r], mine, count, time.perf_counter() - began)
+                log.add_rounds(selected[r][done : done + count], mine, count, time.perf_counter() - began)
             collected.add(infos.solves)
             done += count
             if done % every == 0 or done == rounds:
@@ -269,8 +272,8 @@ def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> t
     )
     last_epochs = jax.vmap(trees.take)(states.last_epochs, cohorts)
     ids, run = cohorts.reshape(-1), jnp.repeat(jnp.arange(runs, dtype=jnp.int32), size)
-    order = jnp.argsort(-expected_work(setup.problem.data.sizes[ids], last_epochs.reshape(-1)))
-    queue = Queue(ids, run * clients + ids, order, jnp.int32(runs * size), run)
+    order = order_of_work(setup.problem, ids, last_epochs.reshape(-1))
+    queue = Queue(ids, run * clients + ids, order, count_clients(ids), run)
     rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states.clients)
     store = Store(rows, _empty_ledger(of_run(*trees.take(each, 0)), trees.take(states.params, 0), runs, size))
     work = partial(work_off, setup, layout, states.params, sent, number)
@@ -285,16 +288,14 @@ def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> t
     tallies = dataclasses.replace(ledger.tally, **shared)
     solves = jax.tree.map(lambda leaf: leaf.reshape(cohorts.shape), ledger.solves)
 
-    def settle(each: Any, before: ServerState, tally: Tally, solves: Any) -> Any:
+    def settle(each: Any, before: ServerState, tally: Tally, solves: Any, ids: Array) -> Any:
         after, finite, worn = aggregate(of_run(*each), before, tally, number)
-        return after, info_of(Ledger(solves, tally), longest, after, finite, worn)
+        return after, info_of(Ledger(solves, tally), ids, longest, after, finite, worn)
 
     before = ServerState(states.params, states.server, states.penalty_mean)
-    after, info = jax.vmap(settle)(each, before, tallies, solves)
+    after, info = jax.vmap(settle)(each, before, tallies, solves, cohorts)
     after = renewal.renew_many(setup, after, rows, info.renewed)
-    epochs = jax.vmap(lambda all, ids, new: all.at[ids].set(new))(
-        states.last_epochs, cohorts, remembered_epochs(last_epochs, info.solves)
-    )
+    epochs = jax.vmap(put_at_clients)(states.last_epochs, cohorts, remembered_epochs(last_epochs, info.solves))
     return State(states.round + 1, after.params, after.server, rows, epochs, after.penalty_mean), info
 
 

@@ -35,7 +35,7 @@ def run() -> fa.Result:
     """One that has every column but the loss above an optimum."""
     faults = fa.Faults(dropout=0.3, corruption="scale", corrupted=[1], clip_norm=10.0)
     client_time = fa.ClientTime([100, 50, 200, 1], deadline=0.5)
-    return simulate(fa.fedadmm_insa, faults=faults, client_time=client_time, participation=3)
+    return simulate(fa.fedadmm_insa, faults=faults, client_time=client_time, participation=fa.availability.always(3))
 
 
 def test_a_run_has_the_columns_in_their_order(run):

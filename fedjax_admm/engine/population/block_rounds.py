@@ -12,6 +12,7 @@ from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
 from ...core import trees
+from ...core.vocabulary import VACANT
 from ..devices import AXIS, on_one_device, spread
 from ..rounds import (
     Layout,
@@ -106,20 +107,22 @@ def _work_off_block(
 
 @partial(jax.jit, static_argnames=("layout", "mesh"), donate_argnames=("before",))
 def _finish(
-    setup: Setup, before: ServerState, ledger: Ledger, number: Array, *, layout: Layout, mesh: Mesh | None
+    setup: Setup, before: ServerState, ledger: Ledger, ids: Array, number: Array, *, layout: Layout, mesh: Mesh | None
 ) -> tuple[ServerState, RoundInfo]:
     """The server after the round, and what is told of it."""
 
-    def on_a_device(setup: Setup, before: ServerState, ledger: Ledger, number: Array) -> Any:
+    def on_a_device(setup: Setup, before: ServerState, ledger: Ledger, ids: Array, number: Array) -> Any:
         ledger, longest = gather_ledger(trees.take(ledger, 0), layout.devices)
         after, finite, worn = aggregate(setup, before, ledger.tally, number)
-        return after, info_of(ledger, longest, after, finite, worn)
+        return after, info_of(ledger, ids, longest, after, finite, worn)
 
     if mesh is None:
-        return on_a_device(setup, before, ledger, number)
+        return on_a_device(setup, before, ledger, ids, number)
     same, split = PartitionSpec(), PartitionSpec(AXIS)
-    shared = jax.shard_map(on_a_device, mesh=mesh, in_specs=(same, same, split, same), out_specs=same, check_vma=False)
-    return shared(setup, before, ledger, number)
+    shared = jax.shard_map(
+        on_a_device, mesh=mesh, in_specs=(same, same, split, same, same), out_specs=same, check_vma=False
+    )
+    return shared(setup, before, ledger, ids, number)
 
 
 @partial(jax.jit, static_argnames=("cohort", "devices"))
@@ -197,15 +200,18 @@ class BlockRounds:
             (server, infos, number): after them, their infos [rounds, ...], and how many were done.
         """
         infos = []
-        for k, ids in enumerate(cohorts):
-            following = cohorts[k + 1] if k + 1 < len(cohorts) else upcoming
+        for k, places in enumerate(cohorts):
+            ids, following = _clients_in(places), _clients_in(cohorts[k + 1] if k + 1 < len(cohorts) else upcoming)
             number = np.int32(first + k)
-            ledger = self._work_off(server, keeper, number, ids, last_epochs, following, wait)
-            server, info = _finish(self._setup, server, ledger, number, layout=self._layout, mesh=self._mesh)
+            ledger = self._empty_ledgers(server.params, len(places))
+            if len(ids):
+                ledger = self._work_off(server, keeper, number, ids, last_epochs, following, ledger, wait)
+            server, info = _finish(self._setup, server, ledger, places, number, layout=self._layout, mesh=self._mesh)
             info = wait(info)
             if info.renewed:
                 server = keeper.renew(server)
-            last_epochs[ids] = remembered_epochs(last_epochs[ids], info.solves)
+            solves = jax.tree.map(lambda leaf, ids=ids: leaf[: len(ids)], info.solves)
+            last_epochs[ids] = remembered_epochs(last_epochs[ids], solves)
             infos.append(info)
             if not info.finite:
                 break
@@ -218,15 +224,15 @@ class BlockRounds:
         number: Any,
         ids: np.ndarray,
         last_epochs: np.ndarray,
-        following: np.ndarray | None,
+        following: np.ndarray,
+        ledger: Ledger,
         wait: Callable[[Any], Any],
     ) -> Ledger:
-        """A round's cohort, block by block: the devices' ledgers."""
+        """A round's clients, block by block: the devices' ledgers with them."""
         layout, params, feed = self._layout, server.params, self._feed
-        ledger = self._empty_ledgers(params, len(ids))
         blocks = self._blocks(ids, last_epochs)
         # Of the next round, as far as it can be known before this one's epochs are.
-        beyond = None if following is None else self._blocks(following, last_epochs)[0]
+        beyond = self._blocks(following, last_epochs)[0] if len(following) else None
         for block, after in zip(blocks, [*blocks[1:], beyond], strict=True):
             fields = None if feed is None else feed.take(block)
             rows, addresses = keeper.ready(block)
@@ -255,3 +261,8 @@ class BlockRounds:
         sizes = self._sizes[ids]
         order = np.argsort(-expected_work(sizes, last_epochs[ids]), kind="stable")
         return divide(ids, order, sizes, self._homes, self._room, self._here)
+
+
+def _clients_in(cohort: np.ndarray | None) -> np.ndarray:
+    """The clients of a cohort [cohort], without its empty places, which come last; of an unknown one nobody."""
+    return np.empty(0, np.int32) if cohort is None else cohort[cohort != VACANT]

@@ -148,7 +148,7 @@ class StoredClients(Mapping[str, Any]):
         self, like: Any, number: int, start: Callable[[np.ndarray], Any], store: Any, *, versions: bool,
         mine: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        self._like, self._start, self._store, self._versions = like, start, store, versions
+        self.like, self._start, self._store, self._versions = like, start, store, versions
         self._mine = np.ones(number, bool) if mine is None else mine
         leaves, self._structure = jax.tree.flatten(like)
         self._kinds = [(leaf.shape[1:], np.dtype(leaf.dtype)) for leaf in leaves]
@@ -208,7 +208,7 @@ class StoredClients(Mapping[str, Any]):
 
     @property
     def _width(self) -> int:
-        return row_bytes(self._like)
+        return row_bytes(self.like)
 
     def _place(self) -> int:
         """A place of this process's, which has every so many-th of them."""
@@ -231,15 +231,15 @@ class StoredClients(Mapping[str, Any]):
         return leaves
 
     def __getitem__(self, name: str) -> Any:
-        flat, structure = jax.tree.flatten(self._like)
+        flat, structure = jax.tree.flatten(self.like)
         numbered = jax.tree.unflatten(structure, range(len(flat)))
         return jax.tree.map(lambda k: LazyLeaf(self, k, flat[k].shape, flat[k].dtype), numbered[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._like)
+        return iter(self.like)
 
     def __len__(self) -> int:
-        return len(self._like)
+        return len(self.like)
 
 
 class LazyLeaf:

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from ...core.files import read_json, write_whole
-from ...core.vocabulary import AWAY, RunStatus, StopReason
-from ...results.comparison import key_figures
+from ...core.vocabulary import AWAY, VACANT, RunStatus, StopReason
+from ...results.comparison import Comparison, key_figures
 from ...results.curves import NamedRuns
 from ...results.tables import Table
 from ...storage.comparison_directory import CELLS, read_comparison
 from ...storage.run_directory import StoredRun, read_run
-from . import charts, heatmap
+from . import charts, clients, heatmap
 
 MOST_NAMES = 6  # labels that the first sentence names
 
@@ -85,8 +85,16 @@ def _comparison_page(folder: Path) -> str:
         settings=settings,
         environment=first.environment[-1] if first.environment else {},
         notes=comparison.notes(),
-        more={f"Work {heading}": work for heading, work in comparison.target_tables().items()},
+        more=_more_tables(comparison),
     )
+
+
+def _more_tables(comparison: Comparison) -> dict[str, Table]:
+    """heading -> a table that stands below the figures."""
+    tables = {f"Work {heading}": work for heading, work in comparison.target_tables().items()}
+    if any(run.history.over_clients for runs in comparison.by_label().values() for run in runs):
+        tables["Clients, each of which counts alike: mean of the last 10 evaluations"] = comparison.table(clients=True)
+    return tables
 
 
 def page(
@@ -124,6 +132,9 @@ def page(
         raise ValueError(f"runs must have at least one label, and each at least one record, got {dict(runs)!r}")
     data, remarks = charts.chart_data(runs)
     largest = heatmap.largest(runs)
+    tables = clients.worst_tables(runs)
+    evaluated = clients.figures(runs)
+    evaluated += "".join(f"<h3>{escape(heading)}</h3>{_scrolling(heading, worst)}" for heading, worst in tables.items())
     values = {
         "title": escape(title),
         "sentence": escape(_sentence(runs, problem)),
@@ -136,6 +147,8 @@ def page(
         "away": _AWAY if heatmap.any_away(runs) else "",
         "heatmaps": heatmap.figures(runs, largest),
         "stops": _stops(runs),
+        "no_clients": "" if evaluated else "hidden",
+        "clients": evaluated,
         "settings": _tree(settings),
         "environment": _tree(environment),
         "data": _script_json(data | {"heat": _heat(largest)}),
@@ -147,7 +160,7 @@ def page(
 
 _AWAY = (
     f'<span class="entry"><i class="away" style="background: {heatmap.AWAY_COLOUR}"></i> '
-    f"selected, but away ({' or '.join(AWAY)})</span>"
+    f"selected, but away ({' or '.join(reason for reason in AWAY if not reason.fate.vacant)})</span>"
 )
 
 
@@ -179,7 +192,8 @@ def _sentence(runs: NamedRuns, problem: str | None) -> str:
     what = ", ".join(runs) if len(runs) <= MOST_NAMES else f"{len(runs)} settings"
     seeds = _range(map(len, runs.values()))
     rounds = _range(len(record.cohorts) for record in records)
-    cohort, clients = _range(r.cohorts.shape[1] for r in records), _range(r.num_clients for r in records)
+    selected = np.concatenate([np.sum(record.cohorts != VACANT, axis=1) for record in records])
+    cohort, clients = _range(selected.tolist()), _range(r.num_clients for r in records)
     of_seeds = "" if seeds == "1" else f" ({seeds} seeds each)"
     what += f" on {problem}" if problem else ""
     return f"{what}{of_seeds}: {rounds} rounds done, {cohort} of {clients} clients selected in each."
@@ -214,10 +228,11 @@ def _stops(runs: NamedRuns) -> str:
     """How often solves ended for which reason: a bar and the counts for each label."""
     every = {code for records in runs.values() for record in records for code in np.unique(record.solves.stop_code)}
     # What cannot happen in every run is shown where it happened.
-    shown = [reason for reason in StopReason if reason.fate.needs is None or reason.code in every]
+    possible = (reason for reason in StopReason if not reason.fate.vacant)
+    shown = [reason for reason in possible if reason.fate.needs is None or reason.code in every]
     rows = []
     for label, records in runs.items():
-        reasons = np.concatenate([record.solves.stop_reason.ravel() for record in records])
+        reasons = np.concatenate([record.solves.stop_reason[~record.solves.vacant] for record in records])
         counts = {str(reason): int(np.sum(reasons == reason)) for reason in shown}
         bar = "".join(f'<i class="{reason}" style="flex-grow:{count}"></i>' for reason, count in counts.items())
         cells = (f"<td>{n:,} <small>{n / max(reasons.size, 1):.1%}</small></td>" for n in counts.values())
