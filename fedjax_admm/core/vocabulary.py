@@ -123,6 +123,7 @@ class Condition(enum.StrEnum):
     DEADLINE = "deadline"
     CLIENT_TIME = "client time"
     PENALTY_RULE = "penalty rule"  # one that changes penalties
+    CLIENTS_EVALUATED = "evaluate_clients_every"
     AVAILABILITY = "availability"  # cohorts that may differ in size
 
 

@@ -203,7 +203,7 @@ class FederatedData:
     def take(self, positions: Array) -> Any:
         """The rows at these positions, any shape, all of them in [0, num_positions).
 
-        That is promised and not made sure of: it would be done again in every step, for some percent of a small one.
+        The caller promises that they are; it is not checked, since that would take some percent of every small step.
         """
 
         def rows(leaf: Array, numbers: Array) -> Array:

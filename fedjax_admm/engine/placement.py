@@ -50,7 +50,7 @@ def place(setup: Setup, mesh: Mesh | None, placement: str | None) -> Setup:
     """The setup where rounds need it. To be placed once: what is not there is copied at every call."""
     problem = setup.problem
     if placement == HOME and mesh is not None:
-        problem = _with(problem, data=_at_home(problem.data, mesh), eval_data=None)
+        problem = _with(problem, data=split_by_home(problem.data, mesh), eval_data=None)
     elif mesh is not None:
         problem = replicated(problem, mesh)
     algorithm, exchange = replicated((setup.algorithm, setup.exchange), mesh)
@@ -76,7 +76,7 @@ def _with(record: Any, **values: Any) -> Any:
     return copy
 
 
-def _at_home(data: FederatedData, mesh: Mesh) -> FederatedData:
+def split_by_home(data: FederatedData, mesh: Mesh) -> FederatedData:
     """The data split over the devices as the clients are; offsets count from a device's first row.
 
     Devices' parts are padded to the largest, since JAX splits evenly.

@@ -26,26 +26,29 @@ def piece_size(fields: Any) -> int:
     return max(1, min(_MAX_PIECE, leaves[0].shape[0], _PIECE_BYTES // max(row_bytes, 1)))
 
 
-def evaluate(problem: Problem, params: Params) -> dict[str, float]:
+def evaluate(problem: Problem, params: Params, with_loss: bool = True) -> dict[str, float]:
     """`loss`, sum_i alpha_i f_i(params) with the regulariser, and each metric's mean over `eval_data`.
 
-    Where the problem's optimum is known, `excess_loss` is the loss above it.
+    Where the problem's optimum is known, `excess_loss` is the loss above it. Without the loss the clients' rows are not
+    looked at.
     """
-    return evaluate_many(problem, jax.tree.map(lambda leaf: leaf[None], params))[0]
+    return evaluate_many(problem, jax.tree.map(lambda leaf: leaf[None], params), with_loss)[0]
 
 
-def evaluate_many(problem: Problem, params: Params) -> list[dict[str, float]]:
+def evaluate_many(problem: Problem, params: Params, with_loss: bool = True) -> list[dict[str, float]]:
     """The same for each of several parameters, leaves [runs, ...]."""
     eval_rows = piece_size(problem.eval_data) if problem.metrics else 0
     rows = min(piece_size(problem.data.fields), problem.data.num_positions)  # clients may leave rows out
-    sums = _sums(problem, params, rows, eval_rows)
+    sums = _sums(problem, params, rows, eval_rows, with_loss)
     # The pieces are added on the host in double precision: 100,000 rows summed in single lose three digits.
     totals = {name: np.sum(np.asarray(pieces, np.float64), axis=-1) for name, pieces in sums.items()}
-    totals["loss"] = totals["loss"] + totals.pop("regularizer", 0.0)
-    if problem.optimal_loss is not None:
-        totals["excess_loss"] = totals["loss"] - float(problem.optimal_loss)
-    columns = evaluated_columns(problem)
-    return [{name: float(totals[name][run]) for name in columns} for run in range(len(totals["loss"]))]
+    if with_loss:
+        totals["loss"] = totals["loss"] + totals.pop("regularizer", 0.0)
+        if problem.optimal_loss is not None:
+            totals["excess_loss"] = totals["loss"] - float(problem.optimal_loss)
+    columns = [name for name in evaluated_columns(problem) if name in totals]
+    runs = jax.tree.leaves(params)[0].shape[0]
+    return [{name: float(totals[name][run]) for name in columns} for run in range(runs)]
 
 
 def evaluated_columns(problem: Problem) -> tuple[str, ...]:
@@ -54,16 +57,15 @@ def evaluated_columns(problem: Problem) -> tuple[str, ...]:
     return ("loss", *excess, *(name for name, _ in problem.metrics))
 
 
-@partial(jax.jit, static_argnames=("rows", "eval_rows"))
-def _sums(problem: Problem, params: Params, rows: int, eval_rows: int) -> dict[str, Array]:
+@partial(jax.jit, static_argnames=("rows", "eval_rows", "with_loss"))
+def _sums(problem: Problem, params: Params, rows: int, eval_rows: int, with_loss: bool = True) -> dict[str, Array]:
     """The sums [runs, pieces], one after the other: as much memory as one needs."""
-    return lax.map(lambda one: _sums_of_one(problem, one, rows, eval_rows), params)
+    return lax.map(lambda one: _sums_of_one(problem, one, rows, eval_rows, with_loss), params)
 
 
-def _sums_of_one(problem: Problem, params: Params, rows: int, eval_rows: int) -> dict[str, Array]:
-    data = problem.data
-    sums = {"loss": _weighted_losses(problem, params, data, rows)}
-    if problem.regularizer is not None:
+def _sums_of_one(problem: Problem, params: Params, rows: int, eval_rows: int, with_loss: bool) -> dict[str, Array]:
+    sums = {"loss": _weighted_losses(problem, params, problem.data, rows)} if with_loss else {}
+    if with_loss and problem.regularizer is not None:
         sums["regularizer"] = jnp.reshape(problem.regularizer(params), (1,))
     if problem.metrics:
         number = jax.tree.leaves(problem.eval_data)[0].shape[0]

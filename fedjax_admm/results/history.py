@@ -1,10 +1,10 @@
-"""What a run leaves: a row a round, and the result that carries it."""
+"""What a run leaves: one record per round, and the result that carries them."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,17 @@ from ..core.errors import SharedError
 from ..core.notebook import html
 from ..core.types import Params
 from ..core.vocabulary import Solves, State
+from .client_metrics import ClientMetrics
 
 
 class History(Mapping[str, np.ndarray]):
     """Columns as NumPy arrays, one entry per round, round 0 (before any training) included.
 
     The metrics of the problem are columns too, after the losses. Losses and metrics are NaN in rounds that were not
-    evaluated. The other columns are listed below.
+    evaluated. Runs that evaluate clients have for the loss and each metric, and for those at clients' own parameters
+    (`personal_loss` and so on), the columns `_mean`, `_std`, `_worst_decile`, `_best_decile` and `_worst` over clients,
+    each of which counts alike: `loss_worst_decile` is the loss than which a tenth of the clients have a higher one. The
+    other columns are listed below.
 
     Args:
         rows: Column -> number, one dict per round.
@@ -48,12 +52,25 @@ class History(Mapping[str, np.ndarray]):
     @property
     def metrics(self) -> tuple[str, ...]:
         """The columns that are the problem's metrics."""
-        return tuple(name for name in self if name not in COLUMNS)
+        return tuple(name for name in self.evaluated if name not in COLUMNS)
 
     @property
     def evaluated(self) -> tuple[str, ...]:
         """The columns that are computed in the rounds that are evaluated: losses and metrics."""
         return tuple(name for name in self if look_up(name).kind is Kind.EVALUATED)
+
+    @property
+    def over_clients(self) -> tuple[str, ...]:
+        """The columns that are statistics over clients, in rounds in which each of them is evaluated."""
+        return tuple(name for name in self if look_up(name).kind is Kind.OVER_CLIENTS)
+
+    @property
+    def was_evaluated(self) -> np.ndarray:
+        """Whether each round has a loss or a metric."""
+        found = np.zeros(len(self["round"]), bool)
+        for name in self.evaluated:
+            found |= np.isfinite(self[name])
+        return found
 
     def __repr__(self) -> str:
         rows = len(self["round"]) if self._columns else 0
@@ -84,6 +101,8 @@ class RunRecord:
     cohorts: np.ndarray  # [rounds, cohort]; -1 where no client was available, in the places after the last one
     solves: Solves  # [rounds, cohort] each
     num_clients: int
+    client_metrics: ClientMetrics | None = field(default=None, kw_only=True)  # of runs that evaluate clients
+    evaluated: Any = field(default="all", kw_only=True)  # what the loss is of; `simulate`'s evaluate
 
     @property
     def epochs(self) -> np.ndarray:

@@ -12,8 +12,10 @@ import numpy as np
 
 from ..algorithms.base import Algorithm
 from ..core import checks
+from ..core.client_statistics import PERSONAL, column_names
 from ..engine import processes
 from ..problems.evaluation import evaluated_columns
+from ..problems.measures import Measures
 from ..problems.problem import Problem
 from ..results.comparison import Comparison
 from ..results.history import DivergenceError, RunRecord
@@ -44,7 +46,7 @@ def compare(
         problem: The problem of all runs.
         algorithms: label -> algorithm.
         rounds: How many rounds each run has.
-        seeds: Runs of one seed start alike and select the same clients and rows.
+        seeds: Runs with the same seed start at the same point and select the same clients and rows.
         run_dir: A directory with a run directory for each cell, and at the end the tables of all that is in it, as
             text, CSV, Markdown and LaTeX. Cells that are done there are read, interrupted ones go on, and a later call
             may add algorithms and seeds.
@@ -70,7 +72,7 @@ def compare(
     seeds = check_seeds(seeds)
     rounds = checks.integer("rounds", rounds, at_least=1)
     _check_settings(problem, algorithms, rounds, settings)
-    targets = check_targets(targets, problem)
+    targets = check_targets(targets, problem, settings)
     plan = None
     if run_dir is not None:
         shared = {"rounds": rounds} | settings
@@ -118,11 +120,14 @@ def check_seeds(seeds: Any) -> list[int]:
     return numbers
 
 
-def check_targets(targets: Any, problem: Problem) -> list[tuple[str, float]]:
-    """Pairs of a column that is evaluated and a number."""
+def check_targets(targets: Any, problem: Problem, settings: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Pairs of a column that is evaluated and a number; with clients evaluated, their statistics too."""
     if not isinstance(targets, Sequence) or any(not isinstance(pair, Sequence) or len(pair) != 2 for pair in targets):
         raise ValueError(f'targets must be pairs such as ("accuracy", 0.8), got {targets!r}')
     known = evaluated_columns(problem)
+    if settings.get("evaluate_clients_every") is not None:
+        names = Measures.of(problem).names
+        known += column_names([*names, *(f"{PERSONAL}{name}" for name in names)])
     return [(checks.choice("target", column, known), checks.number("target", value)) for column, value in targets]
 
 

@@ -60,7 +60,7 @@ def estimate(
     faults: Faults | None = None,
     exchange: Any = (),
 ) -> Estimate:
-    """The memory and the work of a run. The arguments are `simulate`'s.
+    """Tells what memory and work a run will take, before anything runs. The arguments are `simulate`'s.
 
     >>> example = fa.examples.linear_regression(num_clients=10, rows_per_client=20, dimension=50)
     >>> estimate(example.problem, example.algorithm("fedadmm_insa"), participation=2).most_gradients

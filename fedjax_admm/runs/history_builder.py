@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from ..algorithms import penalties
-from ..core.columns import FinishedRound, columns_of_run
+from ..core.client_statistics import column_names, summarize
+from ..core.columns import FinishedRound, columns_of_run, look_up
 from ..core.vocabulary import Condition, Solves
 from ..engine.rounds import RoundInfo
 from ..exchange.cohorts import Selection
@@ -21,15 +22,23 @@ from .simulation import Simulation
 
 
 class HistoryBuilder:
-    """Keeps the history of a run, and ends it with an error if the run has diverged (`divergence`)."""
+    """Keeps the history of a run, and ends it with an error if the run has diverged (`divergence`).
 
-    def __init__(self, sim: Simulation) -> None:
+    Args:
+        sim: The run's.
+        on: What the loss is computed on; see `simulate`.
+        quantities: What is evaluated of each client.
+    """
+
+    def __init__(self, sim: Simulation, on: Any = "all", quantities: Sequence[str] = ()) -> None:
         self._sim = sim
         self._floats_down, self._floats_up = sim.floats
-        self._columns = columns_of_run(_conditions(sim))
+        self._columns = columns_of_run(_conditions(sim) | ({Condition.CLIENTS_EVALUATED} if quantities else set()))
+        self._over_clients = column_names(quantities)
         self._rule = _penalty_rule(sim)
         self._warned = False  # of penalties at their bound
-        self._evaluated = evaluated_columns(sim.problem)
+        # A loss of some rows is above no known optimum.
+        self._evaluated = tuple(name for name in evaluated_columns(sim.problem) if on == "all" or name != "excess_loss")
         self._records: list[dict[str, float]] = []
         self._last: Mapping[str, float] = {}  # what was evaluated last
         self._taken = 0  # records that `take_new` has returned
@@ -38,8 +47,9 @@ class HistoryBuilder:
     def resume(self, records: list[dict[str, float]]) -> None:
         """Goes on after these records."""
         self._records, self._taken = list(records), len(records)
-        last = max(k for k, record in enumerate(records) if np.isfinite(record["loss"]))
-        self._last = {name: records[last][name] for name in self._evaluated}
+        evaluated = (record for record in reversed(records) if any(np.isfinite(record[n]) for n in self._evaluated))
+        self._last = {name: value for name, value in next(evaluated, {}).items() if name in self._evaluated}
+        self._last = {name: value for name, value in self._last.items() if not np.isnan(value)}
         for record in records:
             self._add_to_clock(record)
         self._warned = any(record.get("penalties_at_bound", 0) > 0 for record in records)
@@ -69,6 +79,16 @@ class HistoryBuilder:
             number = len(self._records) - 1
             del self._records[max(1, number) :]
             raise DivergenceError(number, quantity, self.history())
+
+    def add_clients(self, values: Mapping[str, np.ndarray], seconds: float) -> None:
+        """Adds what clients were evaluated to to the last record.
+
+        Args:
+            values: Losses and metrics -> [clients].
+            seconds: What evaluating them took.
+        """
+        statistics = summarize(values, lambda name: look_up(name).less_is_better)
+        self._records[-1].update(statistics, client_eval_seconds=seconds)
 
     def add_rounds(self, selected: Sequence[Selection], infos: RoundInfo, ran: int, seconds: float) -> None:
         """Adds the records of rounds that were dispatched together.
@@ -140,7 +160,8 @@ class HistoryBuilder:
             column.name: column.start if done is None or column.of is None else column.of(done)
             for column in self._columns
         }
-        return {"round": values.pop("round"), **dict.fromkeys(self._evaluated, np.nan), **values}
+        evaluated = dict.fromkeys(self._evaluated, np.nan)
+        return {"round": values.pop("round"), **evaluated, **values, **dict.fromkeys(self._over_clients, np.nan)}
 
 
 def _conditions(sim: Simulation) -> set[Condition]:

@@ -19,12 +19,12 @@ from ..results.history import Result
 from ..storage.comparison_directory import CELLS, read_plan
 from ..storage.parts import CannotRecreate
 from ..storage.run_directory import SETTINGS, as_folder, begun_with, read_run_settings
-from ..storage.settings import CONDITIONS, is_plain, recreate, recreate_algorithm
+from ..storage.settings import CONDITIONS, EVALUATION, is_plain, recreate, recreate_algorithm
 from .compare import compare
 from .progress import making
 from .simulate import simulate
 
-SHARED = ("rounds", "participation", "evaluate_every", *CONDITIONS)  # what all cells of a comparison have
+SHARED = ("rounds", "participation", "evaluate_every", *EVALUATION, *CONDITIONS)  # what all cells of a comparison have
 
 
 def resume(run_dir: Any, trust: str | Sequence[str] = (), **settings: Any) -> Result:
@@ -55,7 +55,9 @@ def resume(run_dir: Any, trust: str | Sequence[str] = (), **settings: Any) -> Re
             raise CannotRecreate("initial_params")
         trusted = check_trust(trust)
         algorithm = recreate_algorithm(stored["algorithm"], trusted)
-        arguments = {name: recreate(stored[name], trusted) for name in (*names, *CONDITIONS) if name in stored}
+        arguments = {
+            name: recreate(stored[name], trusted) for name in (*names, *EVALUATION, *CONDITIONS) if name in stored
+        }
         arguments["execution"] = remake_execution(stored["execution"], folder / SETTINGS)
         problem = remake_problem(stored["problem"].get("recipe"), settings.get("progress", True))
     return simulate(problem, algorithm, run_dir=run_dir, **arguments | settings)

@@ -14,9 +14,11 @@ from jax.sharding import Mesh
 from ..algorithms import contract
 from ..algorithms.base import Algorithm
 from ..core import checks, randomness, trees
+from ..core.client_statistics import PERSONAL
 from ..core.vocabulary import Solves, State
 from ..engine import placement, processes
 from ..engine.devices import on_one_device
+from ..engine.every_client import OWN, EveryClient, sample_of
 from ..engine.execution import Execution
 from ..engine.memory import lane_bytes, size_of
 from ..engine.population import Population, StoredClients, init_state, make_population
@@ -26,7 +28,9 @@ from ..exchange.client_time import ClientTime
 from ..exchange.cohorts import Cohorts
 from ..exchange.faults import Faults
 from ..exchange.stage import Exchange, check_stages
+from ..problems.evaluated_rows import check_evaluate, evaluated_on
 from ..problems.evaluation import evaluate
+from ..problems.measures import Measures
 from ..problems.problem import Problem, check_params
 
 
@@ -81,6 +85,7 @@ class Simulation:
         check_conditions(faults, client_time)
         problem = problem.on_device()
         self.problem, self.algorithm = problem, algorithm
+        self._evaluated_on: dict[Any, Problem] = {}
         self.seed = checks.integer("seed", seed, at_least=0)
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)
         _check_client_axes(algorithm, problem.data.num_clients)
@@ -100,7 +105,7 @@ class Simulation:
         self._init_key, order_key = jax.random.split(randomness.root_key(self.seed))
         # The algorithm and the stages with their numbers on the device, in the parameters' dtype.
         cast, stages = trees.cast_floats((algorithm, stages), dtype)
-        self.setup = Setup(problem, cast, stages, order_key)
+        self.setup = Setup(problem.for_rounds(), cast, stages, order_key)
         clients = contract.abstract_clients(problem.data.num_clients, params)
         sent, message = contract.check_round(self.setup.algorithm, params, clients)
         check_stages(self.setup.exchange, params, message, clients)
@@ -117,6 +122,7 @@ class Simulation:
             )
         self.execution, self._folder = execution, folder
         self._made_population: Population | None = None
+        self._every_client: dict[Any, EveryClient] = {}
         self.mesh = execution.devices(self.cohorts.size)
         self.width = execution.width(self.cohorts.size, self.devices, self.problem, self.rows_per_trip, self.lane_bytes)
         self.placement = None
@@ -242,9 +248,64 @@ class Simulation:
         """The first `count` rounds with `cohorts` [rounds, cohort]. See `Population.run`."""
         return self.population.run(state, cohorts, count, self.cohorts.after(int(state.round) + count), wait)
 
-    def evaluate(self, state: State) -> dict[str, float]:
-        """The global loss and the metrics at the state's parameters."""
-        return evaluate(self.problem, on_one_device(state.params))
+    def evaluate(self, state: State, on: Any = "all") -> dict[str, float]:
+        """The global loss and the metrics at the state's parameters.
+
+        Args:
+            state: What a round left.
+            on: What `simulate` has as evaluate: "all", a number of rows, "test" or None.
+
+        Returns:
+            What was evaluated, by the names of the history's columns.
+        """
+        if on is None:
+            return {}
+        if on not in self._evaluated_on:
+            check_evaluate(on, self.problem)
+            self._evaluated_on[on] = evaluated_on(self.problem, on)
+        return evaluate(self._evaluated_on[on], on_one_device(state.params), with_loss=on != "test")
+
+    def quantities(self) -> tuple[str, ...]:
+        """What can be evaluated of each client: at the server's parameters, and at its own if the method keeps them."""
+        names = Measures.of(self.problem).names
+        return (*names, *(f"{PERSONAL}{name}" for name in names if OWN in self.shapes().clients))
+
+    def every_client(self, clients: Any = "all") -> EveryClient:
+        """What evaluates clients one by one.
+
+        Args:
+            clients: "all", or how many: a random sample of them, always the same.
+
+        Raises:
+            ValueError: A metric cannot be computed on their rows, or there are not so many.
+        """
+        if clients not in self._every_client:
+            self.problem.check_client_evaluation()
+            self._every_client[clients] = EveryClient(
+                self.problem,
+                sample_of(self.problem.data.num_clients, clients),
+                self.mesh,
+                at_home=self.placement == placement.HOME,
+                placed=lambda: self.population.placed.problem.data,
+            )
+        return self._every_client[clients]
+
+    def evaluate_clients(self, state: State, clients: Any = "all") -> dict[str, np.ndarray]:
+        """Every client's loss and metrics, at the server's parameters and, where the method keeps them, at its own.
+
+        Args:
+            state: What a round left.
+            clients: "all", or how many: a random sample of them, always the same.
+
+        Returns:
+            "loss" and each metric at the state's parameters, "personal_loss" and so on at clients' own -> [clients].
+
+        >>> sim.evaluate_clients(state)["loss"].shape  # doctest: +SKIP
+        (200,)
+        """
+        every = self.every_client(clients)
+        split = self.mesh is not None and state.last_epochs.shape[0] % self.mesh.size == 0
+        return every.at_server(state.params) | every.at_own(state.clients, split)
 
 
 def _check_state(state: Any) -> None:

@@ -23,6 +23,7 @@ from .settings import (
     describe,
     describe_algorithm,
     describe_conditions,
+    describe_evaluation,
     describe_problem,
     digest,
     refuse_differences,
@@ -230,6 +231,7 @@ def _describe_shared(settings: Mapping[str, Any]) -> dict[str, Any]:
         "initial_params": digest(settings.get("initial_params")),
         "execution": (settings.get("execution") or Execution()).settings(),
         **describe_conditions(*(settings.get(name) for name in CONDITIONS)),
+        **describe_evaluation(settings),
     }
 
 

@@ -6,7 +6,9 @@ environment.json  versions, devices, commit; one entry for each time the run was
 status.json       running, finished, interrupted, diverged or failed
 history.csv       one line per round
 solves.npy        every local solve: client, epochs, penalties, residuals, ... [rounds, cohort]
-checksums.csv     one line per round: what the round wrote into the two files above (see `checksums`)
+client_metrics.npy  every evaluated client's losses and metrics [evaluations, clients], of runs that evaluate clients
+clients.npy       whose they are: number, rows, weight, rows of each label [clients]
+checksums.csv     one line per round: what the round wrote into the files above (see `checksums`)
 checkpoints/      the last two complete states (orbax)
 lock              held by the process that writes here
 
@@ -33,10 +35,12 @@ from ..core.files import DamagedFileError, check_writable, overwrite_json, read_
 from ..core.vocabulary import RunStatus, Solves
 from ..engine import processes
 from ..results import remarks
+from ..results.client_metrics import evaluation_rounds
 from ..results.history import DivergenceError, History, RunRecord
 from . import settings as settings_module
 from .checkpoints import Checkpoints
 from .checksums import REBUILD, Checksums, check_records, name_rounds, refuse_damage
+from .client_files import CLIENT_METRICS, ClientFiles, Evaluations, read_client_metrics
 from .growing_files import HistoryFile, Row, SolvesFile, read_history, read_solves, sync
 
 SETTINGS, EXECUTION, ENVIRONMENT, STATUS = "settings.json", "execution.json", "environment.json", "status.json"
@@ -61,6 +65,7 @@ class Restored:
     rows: list[Row]  # of the history, rounds 0 to `round`
     cohorts: np.ndarray  # [rounds, cohort] of the rounds done
     solves: Solves  # of the rounds done
+    evaluations: Evaluations  # of clients
 
 
 class RunDirectory:
@@ -73,6 +78,7 @@ class RunDirectory:
         real: The dtype of residuals and penalties.
         seconds: The least time between two checkpoints.
         rebuild: Where records or checkpoints are damaged, the run goes back to before the damage; else it is an error.
+        client_files: Makes the files of clients' evaluations in a folder; None for a run without.
 
     Raises:
         ValueError: The directory cannot be used, or has another run.
@@ -87,6 +93,7 @@ class RunDirectory:
         real: Any,
         seconds: float,
         rebuild: bool = False,
+        client_files: Callable[[Path], ClientFiles] | None = None,
     ) -> None:
         self.path, self._rebuild = Path(path), rebuild
         self._lock: Any = None
@@ -101,6 +108,7 @@ class RunDirectory:
             cohort, rounds = execution["cohort"], settings["rounds"]
             self._history = HistoryFile(self.path / HISTORY)
             self._solves = SolvesFile(self.path / SOLVES, rounds, cohort, real)
+            self._client_files = None if client_files is None else client_files(self.path)
             self._checksums = Checksums(self.path)
             self._checkpoints = Checkpoints(self.path / "checkpoints", seconds)
         except OSError as error:
@@ -165,7 +173,9 @@ class RunDirectory:
                 self._cut_records(round + 1)
             if checkpoint is None:
                 return None
-            return Restored(round, checkpoint[1], self._history.rows(round + 1), *self._solves.read(round))
+            evaluations = {} if self._client_files is None else self._client_files.read(round)
+            rows, (cohorts, solves) = self._history.rows(round + 1), self._solves.read(round)
+            return Restored(round, checkpoint[1], rows, cohorts, solves, evaluations)
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be resumed: {error}") from error
 
@@ -211,7 +221,7 @@ class RunDirectory:
     def _last_sound_round(self, written: int, damaged: Mapping[str, list[int]]) -> int:
         """The round before all damage to the first `written` rounds; -1 if round 0 is damaged, or a whole file."""
         try:
-            self._solves.check()
+            self._check_lengths()
         except OSError:
             return -1
         return min((rounds[0] for rounds in damaged.values()), default=written) - 1
@@ -221,10 +231,16 @@ class RunDirectory:
         if checkpoint is not None:
             before = {name: [round for round in rounds if round <= checkpoint[0]] for name, rounds in damaged.items()}
             refuse_damage(self.path, {name: rounds for name, rounds in before.items() if rounds})
-            self._solves.check()
+            self._check_lengths()
         elif self._checkpoints.exist():
             unfit = f"no checkpoint in {self.path / 'checkpoints'} can be read and fits the history's {max(0, last)}"
             raise DamagedFileError(f"{unfit} rounds", REBUILD)
+
+    def _check_lengths(self) -> None:
+        """Checks that the files of full length have it."""
+        for file in (self._solves, self._client_files):
+            if file is not None:
+                file.check()
 
     def _cut_records(self, number: int) -> None:
         """Keeps the records of the first `number` rounds, round 0 counted."""
@@ -232,11 +248,15 @@ class RunDirectory:
             self._checksums.keep(number)  # first: a checksum is never without the bytes that it is about
             self._history.keep(number)
         else:
-            self._checksums.begin()
+            self._checksums.begin(more=self._client_files is not None)
             self._history.keep(0)
             self._header = self._solves.begin()
+            if self._client_files is not None:
+                self._client_files.begin()
 
-    def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
+    def record(
+        self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None, evaluations: Evaluations
+    ) -> None:
         """Adds the records of rounds that were done.
 
         Args:
@@ -244,6 +264,7 @@ class RunDirectory:
             start: Rounds done before them.
             cohorts: The rounds' clients [rounds, cohort].
             solves: The rounds' solves [rounds, cohort]; None for round 0.
+            evaluations: Of clients, after those of the rounds that were followed by one.
 
         Raises:
             RunDirectoryError: They could not be written.
@@ -253,7 +274,9 @@ class RunDirectory:
         try:
             # First, so that no round in the history is without its solves.
             solved = [self._header] if solves is None else self._solves.write(start, cohorts, solves)
-            self._checksums.append(int(rows[0]["round"]), self._history.append(rows), solved)
+            rounds = [int(row["round"]) for row in rows]
+            clients = () if self._client_files is None else self._client_files.write(rounds, evaluations)
+            self._checksums.append(rounds[0], self._history.append(rows), solved, *clients)
         except OSError as error:
             raise self._describe_failure(int(rows[-1]["round"]), error) from error
 
@@ -264,7 +287,7 @@ class RunDirectory:
     def save(self, round: int, state: Callable[[], Any]) -> bool:
         """A checkpoint of what `state` returns, after `round` rounds; whether there is one."""
         try:
-            for path in (self._history.path, self._solves.path, self._checksums.path):
+            for path in (self._history.path, self._solves.path, self.path / CLIENT_METRICS, self._checksums.path):
                 sync(path)
             self._checkpoints.save(round, state())
         except Exception as error:  # a full disk surfaces in orbax as nearly any type of exception
@@ -343,7 +366,9 @@ class NoDirectory:
     def restore(self, like: Any) -> None:
         return None
 
-    def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
+    def record(
+        self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None, evaluations: Evaluations
+    ) -> None:
         pass
 
     def due(self) -> bool:
@@ -434,11 +459,17 @@ def read_run(path: Any) -> StoredRun:
         why = status["message"] or "wait, or resume it"
         raise ValueError(f"the run in {str(path)!r} has no round yet: {why}")
     cohorts, solves = read_solves(folder / SOLVES, rounds)
+    every, client_metrics = settings.get("evaluate_clients_every"), None
+    if isinstance(every, int):
+        done = [round for round in evaluation_rounds(settings["rounds"], every) if round <= rounds]
+        client_metrics = read_client_metrics(folder, done)
     return StoredRun(
         history=history,
         cohorts=cohorts,
         solves=solves,
         num_clients=settings["problem"]["clients"],
+        client_metrics=client_metrics,
+        evaluated=settings.get("evaluate", "all"),
         settings=settings,
         environment=_read_if_sound(folder / ENVIRONMENT, _is_environment) or [],
         execution=_read_if_sound(folder / EXECUTION, _is_execution) or {},

@@ -31,6 +31,8 @@ from . import parts
 from .parts import CannotRecreate
 
 CONDITIONS = ("faults", "client_time", "exchange")  # settings that a run without them does not mention
+# What is evaluated, where it is not this: likewise not mentioned.
+EVALUATION = {"evaluate": "all", "evaluate_clients_every": None, "evaluate_clients": "all"}
 ARRAYS = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float16", "bfloat16", "float32", "float64",
@@ -182,6 +184,7 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
         "parameters": problem.num_params,
         "data": digest(problem.data),
         "eval_data": digest(problem.eval_data),
+        **({} if problem.client_eval_data is None else {"client_eval_data": digest(problem.client_eval_data)}),
         "optimal_loss": None if problem.optimal_loss is None else float(problem.optimal_loss),
         "computes": functions,
     }
@@ -197,6 +200,15 @@ def describe_conditions(faults: Any, client_time: Any, exchange: Any = ()) -> di
     stages = list(Exchange.of(exchange or ()).stages) or None
     values = zip(CONDITIONS, (faults, client_time, stages), strict=True)
     return {name: describe(value) for name, value in values if value is not None}
+
+
+def describe_evaluation(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is evaluated, where it is not what is usual.
+
+    >>> describe_evaluation({"evaluate": "all", "evaluate_clients_every": 10})
+    {'evaluate_clients_every': 10}
+    """
+    return {name: describe(values[name]) for name, usual in EVALUATION.items() if values.get(name, usual) != usual}
 
 
 def recreate_algorithm(described: Mapping[str, Any], trust: Sequence[str] = ()) -> Any:
@@ -296,7 +308,7 @@ def refuse_differences(
 
 def _comparable(settings: Mapping[str, Any], same_versions: bool) -> dict[str, Any]:
     """Settings with present names and defaults, without what may differ: where the data is kept does not change it."""
-    comparable = dict.fromkeys(CONDITIONS) | _renew(settings)
+    comparable = dict.fromkeys(CONDITIONS) | EVALUATION | _renew(settings)
     if isinstance(comparable.get("execution"), dict):
         comparable["execution"] = Execution().settings() | comparable["execution"]
     comparable.pop("label", None)

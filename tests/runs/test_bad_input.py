@@ -9,6 +9,7 @@ import pytest
 from federations import least_squares, squared_error
 
 import fedjax_admm as fa
+import fedjax_admm.runs.simulation  # imported late, it would take over what is patched here
 
 LOCAL = fa.LocalSolver(learning_rate=0.1, max_epochs=2)
 PROBLEM, XS, YS = least_squares([3, 4, 2])

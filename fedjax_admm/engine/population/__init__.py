@@ -25,6 +25,11 @@ __all__ = [
 class Population(Protocol):
     """What a simulation asks of it."""
 
+    @property
+    def placed(self) -> Setup:
+        """The setup where rounds need it."""
+        ...
+
     def init(self, params: Any) -> State:
         """z^0, and every client at its start."""
         ...

@@ -91,7 +91,7 @@ class StoredClients(Mapping[str, Any]):
     def __init__(
         self, like: Any, number: int, start: Callable[[np.ndarray], Any], store: Any, *, versions: bool
     ) -> None:
-        self._like, self._start, self._store, self._versions = like, start, store, versions
+        self.like, self._start, self._store, self._versions = like, start, store, versions
         leaves, self._structure = jax.tree.flatten(like)
         self._kinds = [(leaf.shape[1:], np.dtype(leaf.dtype)) for leaf in leaves]
         self.index = np.full(number, -1, np.int32)
@@ -159,7 +159,7 @@ class StoredClients(Mapping[str, Any]):
 
     @property
     def _width(self) -> int:
-        return row_bytes(self._like)
+        return row_bytes(self.like)
 
     def _place(self) -> int:
         if self._free:
@@ -180,15 +180,15 @@ class StoredClients(Mapping[str, Any]):
         return leaves
 
     def __getitem__(self, name: str) -> Any:
-        flat, structure = jax.tree.flatten(self._like)
+        flat, structure = jax.tree.flatten(self.like)
         numbered = jax.tree.unflatten(structure, range(len(flat)))
         return jax.tree.map(lambda k: LazyLeaf(self, k, flat[k].shape, flat[k].dtype), numbered[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._like)
+        return iter(self.like)
 
     def __len__(self) -> int:
-        return len(self._like)
+        return len(self.like)
 
 
 class LazyLeaf:

@@ -19,12 +19,12 @@ import numpy as np
 
 from ...core.files import read_json, write_whole
 from ...core.vocabulary import AWAY, VACANT, RunStatus, StopReason
-from ...results.comparison import key_figures
+from ...results.comparison import Comparison, key_figures
 from ...results.curves import NamedRuns
 from ...results.tables import Table
 from ...storage.comparison_directory import CELLS, read_comparison
 from ...storage.run_directory import StoredRun, read_run
-from . import charts, heatmap
+from . import charts, clients, heatmap
 
 MOST_NAMES = 6  # labels that the first sentence names
 
@@ -85,8 +85,16 @@ def _comparison_page(folder: Path) -> str:
         settings=settings,
         environment=first.environment[-1] if first.environment else {},
         notes=comparison.notes(),
-        more={f"Work {heading}": work for heading, work in comparison.target_tables().items()},
+        more=_more_tables(comparison),
     )
+
+
+def _more_tables(comparison: Comparison) -> dict[str, Table]:
+    """heading -> a table that stands below the figures."""
+    tables = {f"Work {heading}": work for heading, work in comparison.target_tables().items()}
+    if any(run.history.over_clients for runs in comparison.by_label().values() for run in runs):
+        tables["Clients, each of which counts alike: mean of the last 10 evaluations"] = comparison.table(clients=True)
+    return tables
 
 
 def page(
@@ -124,6 +132,9 @@ def page(
         raise ValueError(f"runs must have at least one label, and each at least one record, got {dict(runs)!r}")
     data, remarks = charts.chart_data(runs)
     largest = heatmap.largest(runs)
+    tables = clients.worst_tables(runs)
+    evaluated = clients.figures(runs)
+    evaluated += "".join(f"<h3>{escape(heading)}</h3>{_scrolling(heading, worst)}" for heading, worst in tables.items())
     values = {
         "title": escape(title),
         "sentence": escape(_sentence(runs, problem)),
@@ -136,6 +147,8 @@ def page(
         "away": _AWAY if heatmap.any_away(runs) else "",
         "heatmaps": heatmap.figures(runs, largest),
         "stops": _stops(runs),
+        "no_clients": "" if evaluated else "hidden",
+        "clients": evaluated,
         "settings": _tree(settings),
         "environment": _tree(environment),
         "data": _script_json(data | {"heat": _heat(largest)}),
