@@ -87,7 +87,7 @@ class Execution:
             return min(int(self.lanes), share)
         if jax.default_backend() == "cpu":
             cores = max(1, environment.cores() // min(devices, jax.local_device_count()))
-            more = min(4 * cores, _kept_busy(problem, share)) if _small(problem, rows) else 1
+            more = min(4 * cores, _kept_busy(problem, share)) if steps_are_small(problem, rows) else 1
             return min(share, max(cores, more))
         memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
         return share if memory is None else min(share, max(1, memory // 2 // lane()))
@@ -119,7 +119,7 @@ class Execution:
         return dataclasses.replace(self, lanes=begun["lanes"], mesh=mesh)
 
 
-def _small(problem: Problem, rows: int) -> bool:
+def steps_are_small(problem: Problem, rows: int) -> bool:
     """Whether what a step touches, its rows and the parameters a few times, fits into a core's own cache."""
     row = sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(problem.data.fields))
     return rows * row + 4 * size_of(problem.params_shape) <= CACHE_BYTES

@@ -194,7 +194,7 @@ def write_plan(
         ValueError: If the directory has a comparison with other settings, or cannot be used.
     """
     check_place(folder, CELLS)
-    described = {"problem": describe_problem(problem), "settings": _describe_shared(settings)}
+    described = {"problem": describe_problem(problem), "settings": describe_shared(settings)}
     before = read_plan(folder) if (folder / CELLS).exists() else None
     if before is not None:
         stored, current = _shared(before.problem, before.settings), _shared(**described)
@@ -220,10 +220,23 @@ def write_plan(
 
 def _shared(problem: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """What all cells must agree in: the problem as such, since its recipe may have an algorithm's learning rate."""
-    return {"problem": {k: v for k, v in problem.items() if k not in ("recipe", "optimal_loss")}, **settings}
+    return {"problem": comparable_problem(problem), **settings}
 
 
-def _describe_shared(settings: Mapping[str, Any]) -> dict[str, Any]:
+def comparable_problem(problem: Mapping[str, Any]) -> dict[str, Any]:
+    """A described problem as such: the call that made it may have named an algorithm's learning rate."""
+    return {k: v for k, v in problem.items() if k not in ("recipe", "optimal_loss")}
+
+
+def describe_shared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`simulate`'s arguments that all runs of several have in common.
+
+    Args:
+        settings: The arguments, defaults left out.
+
+    Returns:
+        What JSON can hold.
+    """
     return {
         "rounds": settings["rounds"],
         "participation": describe(settings.get("participation", 1.0)),
