@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..engine import processes
 from ..results.comparison import Comparison, key_figures
 from ..results.history import Result
 from ..results.tuning import Tuning, short
-from ..storage.comparison_directory import read_comparison
+from ..storage.comparison_directory import read_comparison, write_forms
 from ..storage.run_directory import SETTINGS, read_run_settings, read_status
 
 
@@ -71,8 +70,6 @@ def show_comparison(comparison: Comparison, out: Any, complete: bool = False) ->
         raise EveryRunDivergedError(f"every run diverged ({diverged}): lower the learning rate, or try other penalties")
 
 
-<<<<<<< HEAD
-=======
 def show_tuning(tuning: Tuning, out: Any) -> None:
     """Prints a tuning's table and its best setting, and writes them into its directory.
 
@@ -87,28 +84,10 @@ def show_tuning(tuning: Tuning, out: Any) -> None:
     print("\nbest: " + ", ".join(f"{name} {short(value)}" for name, value in best.items()))
     if out is not None:
         forms = {"table.txt": tuning.text(), "table.md": tuning.table().markdown(), "scores.csv": tuning.csv()}
-        _write_forms(forms, out)
+        write_forms(forms, out)
         print(f"\nin {out}: {', '.join(forms)}; for pictures: fedjax-admm report {shlex.quote(str(out))}")
 
 
-def _write_tables(comparison: Comparison, out: Any) -> None:
-    forms = {
-        "table.txt": comparison.text(),
-        "table.csv": comparison.csv(),
-        "table.md": comparison.markdown(),
-        "table.tex": comparison.latex(),
-    }
-    _write_forms(forms, out)
-    print(f"\nin {out}: table.txt, .csv, .md, .tex; for pictures: fedjax-admm report {shlex.quote(str(out))}")
-
-
-def _write_forms(forms: Mapping[str, str], out: Any) -> None:
-    for name, text in forms.items():
-        data = (text.rstrip("\n") + "\n").encode()
-        write_whole(Path(out) / name, lambda file, data=data: file.write(data))
-
-
->>>>>>> main
 def rounds_if_complete(directory: Any) -> int | None:
     """The rounds of the finished run in a directory; None where there is none."""
     if directory is None or not (Path(directory) / SETTINGS).exists():

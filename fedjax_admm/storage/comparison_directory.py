@@ -162,6 +162,16 @@ def write_tables(path: Any) -> None:
         "table.md": comparison.markdown(),
         "table.tex": comparison.latex(),
     }
+    write_forms(forms, path)
+
+
+def write_forms(forms: Mapping[str, str], path: Any) -> None:
+    """Writes texts into a directory.
+
+    Args:
+        forms: File name -> text.
+        path: The directory.
+    """
     for name, text in forms.items():
         data = (text.rstrip("\n") + "\n").encode()
         write_whole(Path(path) / name, lambda file, data=data: file.write(data))
