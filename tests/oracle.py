@@ -40,7 +40,7 @@ class Settings:
     slack: float = 1e10
     unselected: str = "current"
     heard: str = "all"
-    forgetting: float = 1.0
+    forgetting: float | str = 1.0
 
 
 @dataclass
@@ -53,6 +53,7 @@ class Trajectory:
     clients: np.ndarray | None = None
     duals: np.ndarray | None = None
     penalties: np.ndarray | None = None
+    factors: list = field(default_factory=list)  # what is left of a message after a round, with forgetting="auto"
 
 
 def run(
@@ -71,13 +72,15 @@ def run(
     beta = s.penalty.astype(float).copy()
     sent = beta.copy()
     heard_in = np.full(m, -1)  # the round of each client's last message
+    left, seen = np.ones(m), []  # with forgetting="auto": what counts of each message; each round's (drift, square)
     judged: list[list] = [[] for _ in range(m)]  # each client's (u, lambda), as often as its penalty was judged
     out = Trajectory(server=[z])
     for k, cohort in enumerate(cohorts):  # a round without clients changes nothing
         if not len(cohort):
             out.server.append(z)
             continue
-        beta_k, u_k = beta.copy(), u.copy()
+        beta_k, u_k, lam_k, sent_k, z_k = beta.copy(), u.copy(), lam.copy(), sent.copy(), z
+        known = (heard_in >= 0) | (s.heard == "all")
         solves = []
         for i in cohort:
             linear = lam[i] if s.method == "admm" else np.zeros_like(z)
@@ -95,10 +98,21 @@ def run(
                     judged[i].append((u[i].copy(), lam[i].copy()))
         if s.method == "admm":
             used = beta_k if s.unselected == "current" else sent
-            share = alpha * s.forgetting ** (k - heard_in.astype(float))
+            if s.forgetting == "auto":
+                held_shares, left[cohort] = left * known, 1.0
+                share = alpha * left
+            else:
+                share = alpha * s.forgetting ** (k - heard_in.astype(float))
             share = np.where(heard_in < 0, 0, share) if s.heard == "only" else share
             z_hat = sum(share[i] * (used[i] * u[i] - lam[i]) for i in range(m)) / sum(share * used)
             z = (z_hat + s.delta * z) / (1 + s.delta)
+            if s.forgetting == "auto":
+                was = sent_k if s.unselected == "sent" else beta_k
+                old = [held_shares[i] * (was[i] * (u_k[i] - z_k) - lam_k[i]) for i in cohort]
+                new = [used[i] * (u[i] - z_k) - lam[i] for i in cohort]
+                after = sum(share * (sent if s.unselected == "sent" else beta))
+                left *= _kept(np.array(old), np.array(new), alpha[cohort], used[cohort], after, seen)
+                out.factors.append(left[cohort[0]])
         elif s.method == "fedavg_all":
             z = sum(alpha[i] * u[i] for i in range(m))
         else:
@@ -110,6 +124,21 @@ def run(
         out.reasons.append([solve[4] for solve in solves])
     out.clients, out.duals, out.penalties = u, lam, beta
     return out
+
+
+def _kept(old, new, alpha, beta, total, seen):
+    """What the server keeps of all messages, from what its cohort said before and says now [cohort, ...], less z."""
+    c, d, w = (new - old) / beta[:, None], new / beta[:, None], alpha * beta
+    if len(c) > 1:
+        pairs = [(w[i] * w[j], c[i] @ c[j]) for i in range(len(c)) for j in range(len(c)) if i != j]
+        drift = sum(weight * product for weight, product in pairs) / sum(weight for weight, _ in pairs)
+        seen.append((drift, sum(w[i] * d[i] @ d[i] for i in range(len(d))) / sum(w)))
+    if not seen:
+        return 1.0
+    drift, square = np.average(seen, axis=0, weights=np.arange(len(seen)) + 1)
+    clients = total * sum(w) / sum(w**2)
+    ratio = clients * drift / (square - drift) if drift > 0 else 0
+    return 2.0 ** -(min(np.round(1024 * np.log2(1 + ratio)), 20 * 1024) / 1024)
 
 
 def _adapted(s, beta, u, u_old, z, lam, judged):

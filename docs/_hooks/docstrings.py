@@ -74,7 +74,7 @@ def _tell_symbols(text: str) -> str:
 def _tell_formula(block: str) -> str:
     """Indented lines as one displayed formula; what is behind a wide gap is said in words. Other lines stay."""
     lines = [line.strip() for line in block.rstrip().splitlines()]
-    if not all(" = " in line or line.startswith("min_") for line in lines) or "(" in lines[0].partition(" = ")[0][:-4]:
+    if not all(" = " in line or line.startswith("min_") for line in lines) or re.search(r"[\"#]", block):
         return block
     rows = []
     for line in lines:
@@ -91,12 +91,12 @@ def to_tex(formula: str) -> str:
     """
     tex = re.sub(r"<([^<>]*,[^<>]*)>", r"\\langle \1 \\rangle ", formula)
     tex = re.sub(r"\b([A-Za-z]+)_hat\b", r"\\hat{\1}", tex)
-    tex = re.sub(r"(?<=\w)\+(?=[\s),.;/]|$)", "^{+}", tex)
+    tex = re.sub(r"(?<=\w)\+(?=[\s),.;/|]|$)", "^{+}", tex)
     tex = re.sub(
         r"_(\w+)", lambda index: "_{" + (index[1] if len(index[1]) < 3 else rf"\text{{{index[1]}}}") + "}", tex
     )
     tex = tex.replace("||", r"\|").replace(" * ", r" \cdot ").replace("->", r"\to ").replace(">=", r"\ge ")
     tex = re.sub(rf"(?<![\\\w])({GREEK_NAME}|sum|min|max|sqrt)(?![A-Za-z])", r"\\\1", tex).replace(
-        "argmin", r"\arg\min"
+        "argmin", r"\operatorname{argmin}"
     )
     return re.sub(r"(?<![\\{\w])([A-Za-z]{3,})(?![\w}])", r"\\text{\1}", tex)

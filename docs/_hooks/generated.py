@@ -26,7 +26,7 @@ from fedjax_admm.storage.growing_files import solve_dtype
 
 PLACE = re.compile(r"^\{\{ (\w+)(?: (\S+))? \}\}$", re.MULTILINE)
 MENTION = re.compile(r"(?<![\[`])`fa\.([a-zA-Z_.]+)([^`]*)`(?![\]`])")
-FENCE = re.compile(r"(^```.*?^```$|^#+ .*$)", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"(^```.*?^```$|^#+ [^\n]*$)", re.DOTALL | re.MULTILINE)
 
 
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:
@@ -64,7 +64,8 @@ def make_members(name: str) -> str:
     """The reference of all that the module `fa.name` offers, after what it says of itself."""
     module = getattr(fa, name)
     entries = {each: getattr(module, each) for each in public_names(module)}
-    shown = [entry(value, each, shortest(value, each, f"fa.{name}.{each}")) for each, value in entries.items()]
+    makers_first = sorted(entries.items(), key=lambda item: isinstance(item[1], type))
+    shown = [entry(value, each, shortest(value, each, f"fa.{name}.{each}")) for each, value in makers_first]
     return "\n\n".join(shown)
 
 

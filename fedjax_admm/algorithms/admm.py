@@ -25,8 +25,7 @@ from ..core.record import record, static
 from ..core.sums import PositiveSum, RunningSum
 from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
-from . import criteria, penalties, prox
-from .base import broadcast_params
+from . import criteria, fading, penalties, prox
 from .criteria import Criterion
 from .local_solver import LocalSolver
 from .penalties import Evidence, PenaltyRule
@@ -43,7 +42,8 @@ class Server:
 
     total: RunningSum  # [...] sum_i alpha_i s_i (beta_i u_i - lambda_i)
     weight: PositiveSum  # sum_i alpha_i s_i beta_i
-    last: Any = None  # int32, the round of which these are the sums, -1 at the start; None where nothing fades
+    last: Any = None  # int32, the round of which these are the sums, -1 at the start; None where none is needed
+    memory: Any = None  # `fading.Memory`, where the server finds out how much to forget
 
 
 @record
@@ -52,7 +52,8 @@ class FedADMM:
 
     A client's row has its `client_params` u, its `duals` lambda, its `penalties` beta, the penalty with which the
     server counts it (`sent_penalties`), and what the penalty rule remembers (`rule`), if it does. Where the server does
-    not count all clients alike, the row has the round of its last message that counted (`message_rounds`), -1 before.
+    not count all clients alike, the row has the round of its last message that counted (`message_rounds`), -1 before,
+    and where it finds out how much to forget, what it had `forgotten` by then.
     """
 
     local: LocalSolver
@@ -62,14 +63,12 @@ class FedADMM:
     delta: Any
     unselected_penalty: str = static()
     heard: str = static(default="all")
-    forgetting: Any = None  # None is 1: nothing fades
+    forgetting: Any = None  # a factor, or `fading.AutoForgetting`; None is 1: nothing fades
     server_step: Any = None  # None: the server averages over all clients
     server_prox: Any = None  # None: the problem has no term of the server's
     dual_step: Any = 1.0
     solve_start: str = static(default="server")
     relaxation: Any = None  # None is 1: clients are pulled towards the server's parameters
-
-    broadcast = broadcast_params
 
     @property
     def display_name(self) -> str:
@@ -88,8 +87,9 @@ class FedADMM:
             return Server(RunningSum.of({}), PositiveSum.of(weight))
         weight = weight if self.heard == "all" else jnp.zeros_like(weight)
         total = jax.tree.map(lambda leaf: (weight * leaf.astype(weight.dtype)).astype(leaf.dtype), params)
-        last = None if self.forgetting is None else jnp.int32(-1)
-        return Server(RunningSum.of(total), PositiveSum.of(weight), last)
+        memory = self.forgetting.start(weight.dtype) if self._finds_out else None
+        last = None if self.forgetting is None or self._finds_out else jnp.int32(-1)
+        return Server(RunningSum.of(total), PositiveSum.of(weight), last, memory)
 
     def start(self, params: Params, client: Client) -> Rows:
         beta = jnp.asarray(self.penalty, trees.scalar_dtype(params))
@@ -101,12 +101,18 @@ class FedADMM:
         }
         memory = penalties.start(self.penalty_rule, params)
         row |= {"rule": memory} if memory else {}
-        return row | ({} if self._counts_alike else {"message_rounds": jnp.int32(-1)})
+        row |= {} if self._counts_alike else {"message_rounds": jnp.int32(-1)}
+        return row | ({"forgotten": jnp.int32(0)} if self._finds_out else {})
+
+    def broadcast(self, params: Params, server: Server, round: Round) -> Any:
+        """z, and how much the server has forgotten so far, where the clients cannot know it."""
+        return (params, server.memory.forgotten) if self._finds_out else params
 
     def subproblem(self, sent: Any, row: Rows, client: Client, round: Round) -> Subproblem:
         previous = row["client_params"]
         start = None if self.solve_start == "server" else previous
-        center = None if self.relaxation is None else self._center(sent, row)
+        z = sent[0] if self._finds_out else sent
+        center = None if self.relaxation is None else self._center(z, row)
         return Subproblem(row["duals"], row["penalties"], center, start, previous)
 
     def _center(self, z: Any, row: Rows) -> Any:
@@ -117,7 +123,8 @@ class FedADMM:
         return optax.tree.add(z, trees.scale(back, optax.tree.sub(row["client_params"], z)))
 
     def reply(self, sent: Any, row: Rows, solution: Solution, client: Client, round: Round) -> tuple[Any, Rows]:
-        z, u, beta, counted = sent, solution.params, row["penalties"], row["sent_penalties"]
+        z, now = sent if self._finds_out else (sent, round.number)
+        u, beta, counted = solution.params, row["penalties"], row["sent_penalties"]
         pull = optax.tree.sub(u, self._center(z, row))
         duals = optax.tree.sub(row["duals"], trees.scale(self.dual_step * beta, pull))  # (3.10b)
         seen = Evidence.of(solution, row["client_params"], row["duals"], duals, z, round)
@@ -130,7 +137,7 @@ class FedADMM:
         sent_beta = counted if current else beta
         held, held_duals = counted if self.server_step is None else beta, row["duals"]
         if not self._counts_alike:
-            share = self._share(row, round.number)
+            share = self._share(row, now)
             held, held_duals = share * counted, trees.scale(share, row["duals"])
         # Each difference by itself: beside duals of any size, what a small penalty changes would be rounded away.
         moved = optax.tree.sub(trees.scale(sent_beta, u), trees.scale(held, row["client_params"]))
@@ -148,24 +155,38 @@ class FedADMM:
             "sent_penalties": new_beta if current else beta,
         }
         kept |= {"rule": memory} if "rule" in row else {}
-        return message, kept | ({} if self._counts_alike else {"message_rounds": round.number})
+        kept |= {} if self._counts_alike else {"message_rounds": round.number}
+        if self._finds_out:
+            fresh = optax.tree.sub(trees.scale(sent_beta, u), duals)
+            past = optax.tree.sub(trees.scale(held, row["client_params"]), held_duals)
+            message["said"] = self.forgetting.say(z, sent_beta, fresh, past, held, client.weight)
+            kept["forgotten"] = now
+        return message, kept
 
     def aggregate(self, params: Params, server: Server, received: Received, round: Round) -> tuple[Params, Server]:
         if self.server_step is not None:
             return self._step(params, received.total), server
-        total, weight, last = server.total, server.weight, None
-        if self.forgetting is not None:  # since the last round that had messages, which need not be the last
-            factor = self._fade(round.number - server.last, weight.value.dtype)
-            total, weight, last = total.scale(factor), weight.scale(factor), round.number
-        total = total.add(received.total["change"])
-        if "before" in received.total:
-            weight = weight.change(received.total["before"], share=received.weight)
-        new_weight = weight.change(received.total["weight"], share=received.weight)
+        total, weight, memory, got = server.total, server.weight, server.memory, received.total
+        if server.last is not None:  # since the last round that had messages, which need not be the last
+            total, weight = self._faded(total, weight, round.number - server.last)
+        total = total.add(got["change"])
+        if "before" in got:
+            weight = weight.change(got["before"], share=received.weight)
+        new_weight = weight.change(got["weight"], share=received.weight)
         current = self.unselected_penalty == "current"
         new_params = self._average(params, total.value, weight.value if current else new_weight.value)
         if current:
-            total = total.add(received.total["after"])
-        return new_params, Server(total, new_weight, last)
+            total = total.add(got["after"])
+        if self._finds_out:
+            change = optax.tree.sub(got["change"], trees.scale(got["before" if current else "weight"], params))
+            memory = self.forgetting.learn(server.memory, got["said"], change, received.count, new_weight.value)
+            total, new_weight = self._faded(total, new_weight, memory.forgotten - server.memory.forgotten)
+        return new_params, Server(total, new_weight, None if server.last is None else round.number, memory)
+
+    def _faded(self, total: RunningSum, weight: PositiveSum, steps: Array) -> tuple[RunningSum, PositiveSum]:
+        """The sums after so many steps of forgetting."""
+        factor = fading.fade(self.forgetting, steps, weight.value.dtype)
+        return total.scale(factor), weight.scale(factor)
 
     def _average(self, z: Any, total: Any, weight: Array) -> Any:
         """(3.1): z_hat = total / weight, then the memory z+ = (z_hat + delta z) / (1 + delta), then the prox."""
@@ -185,16 +206,18 @@ class FedADMM:
         """Whether a message counts the same however old it is, and before a client's first one as if there were one."""
         return self.heard == "all" and self.forgetting is None
 
-    def _share(self, row: Rows, number: Any) -> Array:
-        """The share of a client's last message that still counts in round `number`."""
-        heard_in, dtype = row["message_rounds"], row["penalties"].dtype
-        share = jnp.ones((), dtype) if self.forgetting is None else self._fade(number - heard_in, dtype)
-        return jnp.where(heard_in < 0, 0, share) if self.heard == "only" else share
+    @property
+    def _finds_out(self) -> bool:
+        """Whether the server finds out how much to forget."""
+        return isinstance(self.forgetting, fading.AutoForgetting)
 
-    def _fade(self, age: Array, dtype: Any) -> Array:
-        """forgetting^age; after one round exactly the number, by which the server's sums have faded in each."""
-        factor = jnp.asarray(self.forgetting, dtype)
-        return jnp.where(age == 1, factor, factor ** age.astype(dtype))
+    def _share(self, row: Rows, now: Any) -> Array:
+        """The share of a client's last message that still counts: in round `now`, or when so much is forgotten."""
+        dtype, share = row["penalties"].dtype, jnp.ones((), row["penalties"].dtype)
+        if self.forgetting is not None:
+            then = row["forgotten" if self._finds_out else "message_rounds"]
+            share = fading.fade(self.forgetting, now - then, dtype)
+        return jnp.where(row["message_rounds"] < 0, 0, share) if self.heard == "only" else share
 
     def worn(self, server: Server) -> Array:
         return server.weight.worn
@@ -203,11 +226,12 @@ class FedADMM:
         """The sums with what the server holds of one more client: counted u - lambda, and counted, or its share."""
         if self.server_step is not None:
             return server
-        alpha = client.weight if self._counts_alike else client.weight * self._share(row, server.last)
+        now = server.memory.forgotten if self._finds_out else server.last
+        alpha = client.weight if self._counts_alike else client.weight * self._share(row, now)
         weight = alpha * row["sent_penalties"]
         total = server.total.add(trees.scale(weight, row["client_params"]))
         # The duals stay when penalties shrink, and cancel each other: of them no digit may be lost.
-        return Server(total.add_product(-alpha, row["duals"]), server.weight.add(weight), server.last)
+        return Server(total.add_product(-alpha, row["duals"]), server.weight.add(weight), server.last, server.memory)
 
 
 def fedadmm(
@@ -219,7 +243,7 @@ def fedadmm(
     penalty_rule: PenaltyRule | None = None,
     unselected_penalty: str | None = None,
     heard: str = "all",
-    forgetting: float = 1.0,
+    forgetting: float | str = 1.0,
     server_step: float | None = None,
     server_prox: Any = None,
     dual_step: Any = 1.0,
@@ -227,10 +251,14 @@ def fedadmm(
 ) -> FedADMM:
     """FedADMM (Algorithm 1), and by its arguments every mixture of the paper's parts.
 
-    Each selected client solves min_u f_i(u) - <lambda_i, u - z> + beta_i / 2 ||u - z||^2 from z^k to its
-    maximum of epochs or until the criterion holds; then lambda_i+ = lambda_i - beta_i (u_i+ - z^k), and
+    Each selected client solves, from z^k to its maximum of epochs or until the criterion holds, and moves its dual:
 
-        z_hat = sum_i alpha_i (beta_i u_i+ - lambda_i+) / sum_i alpha_i beta_i,    over all clients,
+        min_u f_i(u) - <lambda_i, u - z^k> + beta_i / 2 ||u - z^k||^2,
+        lambda_i+ = lambda_i - beta_i (u_i+ - z^k).
+
+    The server averages what it holds of all clients, and keeps a little of its former model:
+
+        z_hat = sum_i alpha_i (beta_i u_i - lambda_i) / sum_i alpha_i beta_i,
         z^{k+1} = (z_hat + delta z^k) / (1 + delta).
 
     Args:
@@ -248,7 +276,10 @@ def fedadmm(
             there is no difference.
         forgetting: The factor, above 0 and at most 1, by which a client's message counts less with every round since.
             1 forgets nothing. Below 1 the first rounds are faster, but z does not settle: it keeps the noise of which
-            clients were selected. Where either is not the paper's, "current" penalties need 2 n + 2 floats up.
+            clients were selected. Where either is not the paper's, "current" penalties need 2 n + 2 floats up. "auto"
+            lets the server find out a factor for each round, from how far and how unanimously its clients' messages
+            lead away from what it remembers (`fading` has the rule): small at first, then 1. It takes 4 floats more
+            up and 1 more down.
         server_step: eta above 0 of Gong et al., whose server keeps no sums but steps along the selected clients' mean
             change: z^{k+1} = z^k + eta sum alpha_i beta_i Delta_i / sum alpha_i beta_i, where Delta_i is the change of
             u_i - lambda_i / beta_i. With equal weights and penalties, eta = |S| / m is the average over all m clients,
@@ -273,7 +304,7 @@ def fedadmm(
         delta=checks.number("delta", delta, at_least=0),
         unselected_penalty=checks.choice("unselected_penalty", unselected_penalty, ("current", "sent")),
         heard=checks.choice("heard", heard, ("all", "only")),
-        forgetting=_checked_forgetting(forgetting),
+        forgetting=fading.checked(forgetting),
         server_step=None if server_step is None else checks.number("server_step", server_step, above=0),
         server_prox=prox.checked(server_prox),
         dual_step=checks.number("dual_step", dual_step, at_least=0, per_client=True),
@@ -299,12 +330,6 @@ def _check_together(made: FedADMM) -> None:
         raise ValueError('server_prox weighs its term against all clients: it needs heard="all" and forgetting=1')
 
 
-def _checked_forgetting(forgetting: Any) -> Any:
-    """The factor; None for 1, with which nothing is kept of when clients were heard from."""
-    forgetting = checks.number("forgetting", forgetting, above=0, at_most=1)
-    return None if isinstance(forgetting, float) and forgetting == 1 else forgetting
-
-
 def fedadmm_in(
     local: LocalSolver,
     penalty: Any = 1.0,
@@ -316,7 +341,7 @@ def fedadmm_in(
     sigma_factor: float = 0.999,
     criterion: Criterion | None = None,
     heard: str = "all",
-    forgetting: float = 1.0,
+    forgetting: float | str = 1.0,
 ) -> FedADMM:
     """FedADMM-In (Algorithm 2): FedADMM whose local solves end at the inexactness criterion (3.7).
 
@@ -330,7 +355,7 @@ def fedadmm_in(
         sigma_factor: Sigma is this share of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.
         criterion: Another criterion instead; c, reference, residual and sigma_factor are then not used.
         heard: Whether the server counts "all" clients from the start or "only" those heard from, see `fedadmm`.
-        forgetting: The factor by which a message counts less with every round since, see `fedadmm`.
+        forgetting: The factor by which a message counts less with every round since, or "auto", see `fedadmm`.
 
     >>> fedadmm_in(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0, reference="client").criterion.c
     0.01
@@ -354,7 +379,7 @@ def fedadmm_insa(
     sigma_factor: float = 0.999,
     criterion: Criterion | None = None,
     heard: str = "all",
-    forgetting: float = 1.0,
+    forgetting: float | str = 1.0,
 ) -> FedADMM:
     """FedADMM-InSa (Algorithm 3): FedADMM-In whose penalties balance gap and movement (3.15).
 

@@ -73,8 +73,9 @@ class RenewableSums(Protocol):
     """What an algorithm has besides if its server's record is sums over all clients that can lose their digits.
 
     After a round that leaves the record `worn`, the engine forms it anew: it counts one client after another from their
-    rows, wherever those live, beginning with a record of zeros, in which only whole numbers, such as a round's, are
-    those of the record that was worn. What several devices have counted is merged.
+    rows, wherever those live, beginning with a record of zeros, in which only whole numbers, such as a round's, and
+    what is marked as no sum (`sums.Apart`) are those of the record that was worn. What several devices have counted is
+    merged.
     """
 
     def worn(self, server: Any) -> Array:

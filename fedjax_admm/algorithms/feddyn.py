@@ -81,8 +81,12 @@ class FedDyn:
 def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = None) -> FedDyn:
     """FedDyn: each client's loss is corrected so that all local optima agree at the global one.
 
-    Each selected client solves min_u f_i(u) - <g_i, u> + a_i / 2 ||u - z^k||^2 from z^k: in this package's
-    subproblem linear = +g_i, its dual. An exact solve has grad f_i(u_i+) = g_i - a_i (u_i+ - z^k). Then
+    Each selected client solves from z^k
+
+        min_u f_i(u) - <g_i, u> + a_i / 2 ||u - z^k||^2:
+
+    in this package's subproblem linear = +g_i, its dual. An exact solve has grad f_i(u_i+) = g_i - a_i (u_i+ - z^k).
+    Then
 
         g_i+    = g_i - a_i (u_i+ - z^k),                                         its gradient at its own optimum,
         h+      = h - sum alpha_i a_i (u_i+ - z^k),                               over the selected clients,

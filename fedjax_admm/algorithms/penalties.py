@@ -265,7 +265,9 @@ def spectral(
     After an exact solve lambda+ is the gradient of f_i at u+. With du and dl, the differences of u+ and lambda+ to
     those of the client's solve before,
 
-        steep = ||dl||^2 / <du, dl>,  flat = <du, dl> / ||du||^2,  beta+ = flat if 2 flat > steep else steep - flat / 2,
+        steep = ||dl||^2 / <du, dl>,
+        flat = <du, dl> / ||du||^2,
+        beta+ = flat    if 2 flat > steep, else steep - flat / 2,
 
     if <du, dl> > correlation ||du|| ||dl||. Otherwise beta stays, as it does at a client's first solve, after solves
     that did no epoch, and where du or dl is as short as rounding makes it. A solve that ends early or has minibatches

@@ -161,6 +161,24 @@ def client_axis(name: str, value: Any, num_clients: int) -> None:
         )
 
 
+def client_numbers(name: str, value: Any, num_clients: int, *, may_be_empty: bool = False) -> np.ndarray:
+    """Different clients by their numbers: [clients named] int32, each known and named once."""
+    ids = np.asarray(value)
+    if ids.size == 0:
+        if may_be_empty:
+            return np.empty(0, np.int32)
+        raise ValueError(f"{name} is empty: name one client at least")
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(f"{name} must be client numbers, integers [cohort], got {ids.dtype} of shape {ids.shape}")
+    unknown = ids[(ids < 0) | (ids >= num_clients)]
+    if unknown.size:
+        raise ValueError(f"{name} names client {unknown[0]}, but the clients are 0 to {num_clients - 1}")
+    values, counts = np.unique(ids, return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(f"{name} names client {values[counts > 1][0]} twice: name each client once")
+    return ids.astype(np.int32)
+
+
 def _as_array(name: str, value: Any, kind: str) -> np.ndarray:
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number and not isinstance(value, (np.ndarray, jax.Array, list, tuple)):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .client_statistics import STATISTICS, split_name
 from .vocabulary import Condition, Solves, StopReason
 
 
@@ -29,6 +30,7 @@ class FinishedRound(NamedTuple):
         seconds: Seconds that it took.
         simulated_seconds: What it would have taken on clients of the given speeds; NaN without a client time.
         penalties_at_bound: How many of its clients' penalties are at a bound of their rule.
+        available: Clients that were available when it began.
     """
 
     number: int
@@ -40,11 +42,16 @@ class FinishedRound(NamedTuple):
     seconds: float
     simulated_seconds: float
     penalties_at_bound: int
+    available: int = 0
 
     @property
     def solves(self) -> Solves:
         """The round's solves [cohort]."""
         return self.info.solves
+
+    def clients_selected(self) -> int:
+        """The cohort's clients, those that dropped out and the like included."""
+        return int(np.sum(~self.solves.vacant))
 
     def epochs_mean(self) -> float:
         """The mean over the clients that worked; NaN if none did."""
@@ -71,6 +78,7 @@ class Kind(enum.Enum):
 
     NUMBER = "the round's number"
     EVALUATED = "computed from the server's parameters in rounds that are evaluated, else NaN"
+    OVER_CLIENTS = "a statistic over clients, in rounds in which each of them is evaluated, else NaN"
     AFTER = "what there is after the round; of round 0, what there is before any training"
     MEAN = "a mean or a share of the round's work, of which no sum has a meaning"
     WORK = "what the round took, which may be summed over rounds"
@@ -142,7 +150,8 @@ def _reason_columns() -> list[Column]:
     """Those that every run has first, then by condition: the order in which files have them."""
     order = (None, *Condition)
     counted = sorted(
-        (reason for reason in StopReason if not reason.fate.sound), key=lambda r: order.index(r.fate.needs)
+        (reason for reason in StopReason if not (reason.fate.sound or reason.fate.vacant)),
+        key=lambda r: order.index(r.fate.needs),
     )
     return [_clients(reason) for reason in counted]
 
@@ -280,12 +289,46 @@ _TABLE = (
         of=FinishedRound.device_efficiency,
         start=np.nan,
     ),
+    Column(
+        "client_eval_seconds",
+        label="evaluation of clients, seconds",
+        description="seconds of evaluating each client after the round",
+        kind=Kind.AFTER,
+        start=0.0,
+        needs=Condition.CLIENTS_EVALUATED,
+    ),
+    Column(
+        "clients_available",
+        label="clients available",
+        description="clients that were available when the round began",
+        kind=Kind.MEAN,
+        of=lambda round: round.available,
+        needs=Condition.AVAILABILITY,
+        chart=6,
+    ),
+    Column(
+        "clients_selected",
+        label="clients selected",
+        description="clients of the round's cohort, all of them available ones",
+        kind=Kind.MEAN,
+        of=FinishedRound.clients_selected,
+        needs=Condition.AVAILABILITY,
+        chart=7,
+    ),
 )
 
 COLUMNS = {column.name: column for column in _TABLE}
 AGAINST = {column.against: column for column in _TABLE if column.against}
 LOSSES = tuple(column.name for column in _TABLE if column.kind is Kind.EVALUATED)
-RESERVED = (*COLUMNS, "regularizer")  # what no metric may be called; the last is a part of the loss
+
+
+def is_reserved(name: str) -> bool:
+    """Whether no metric may be called so: "regularizer", a part of the loss, is none either.
+
+    >>> is_reserved("loss"), is_reserved("personal_loss_std"), is_reserved("accuracy")
+    (True, True, False)
+    """
+    return name in COLUMNS or name == "regularizer" or split_name(name) is not None or name.startswith("personal_")
 
 
 def look_up(name: str) -> Column:
@@ -293,8 +336,30 @@ def look_up(name: str) -> Column:
 
     >>> look_up("loss").less_is_better, look_up("accuracy").less_is_better
     (True, False)
+    >>> look_up("accuracy_worst_decile").label
+    'accuracy, worst decile of clients'
     """
-    return COLUMNS.get(name) or Column(name, label=name, description="a metric", kind=Kind.EVALUATED, chart=3)
+    if name in COLUMNS:
+        return COLUMNS[name]
+    return _over_clients(name) or Column(name, label=name, description="a metric", kind=Kind.EVALUATED, chart=3)
+
+
+def _over_clients(name: str) -> Column | None:
+    """The column of a statistic over clients; None if the name is none of those."""
+    parts = split_name(name)
+    if parts is None:
+        return None
+    quantity, statistic = parts
+    about, each = look_up(quantity.removeprefix("personal_")), STATISTICS[statistic]
+    return Column(
+        name,
+        label=f"{quantity.replace('_', ' ')}, {each.label} of clients",
+        description=each.description,
+        kind=Kind.OVER_CLIENTS,
+        start=np.nan,
+        less_is_better=about.less_is_better or not each.keeps_direction,
+        scale="auto" if about.less_is_better else "linear",
+    )
 
 
 def columns_of_run(conditions: Collection[Condition]) -> tuple[Column, ...]:

@@ -126,6 +126,13 @@ class PositiveSum:
         return PositiveSum(after, self.wear + (share * size).astype(self.wear.dtype))
 
 
+@record
+class Apart:
+    """What a server's record has beside its sums: forming those anew leaves it as it is."""
+
+    value: Any
+
+
 def _add_error(a: Array, b: Array, total: Array, low: Array) -> Array:
     virtual = total - a
     return low + ((a - (total - virtual)) + (b - virtual))

@@ -64,7 +64,9 @@ class Round:
 
 
 class Subproblem(NamedTuple):
-    """min_u f_i(u) - <linear, u> + penalty / 2 ||u - center||^2, from start, of one client.
+    """What one client solves, beginning at start.
+
+        min_u f_i(u) - <linear, u> + penalty / 2 ||u - center||^2
 
     None means: no such term (linear, penalty), the server's parameters (center, start), not kept (previous).
 
@@ -111,6 +113,9 @@ class LocalProgress(NamedTuple):
     penalty: Array  # beta_i; 0 where the subproblem has none
 
 
+VACANT = -1  # in a cohort, where a client's number would be: nobody was available for the place
+
+
 class Condition(enum.StrEnum):
     """What a run may have or lack: some stop reasons and history columns exist only with it."""
 
@@ -118,6 +123,8 @@ class Condition(enum.StrEnum):
     DEADLINE = "deadline"
     CLIENT_TIME = "client time"
     PENALTY_RULE = "penalty rule"  # one that changes penalties
+    CLIENTS_EVALUATED = "evaluate_clients_every"
+    AVAILABILITY = "availability"  # cohorts that may differ in size
 
 
 class Fate(NamedTuple):
@@ -132,6 +139,7 @@ class Fate(NamedTuple):
     sent: bool = True  # the server got what the client had to send: its floats are counted
     offence: bool = False  # quarantine counts it
     needs: Condition | None = None  # without which it cannot happen
+    vacant: bool = False  # there was no client: it is no client's reason
     remedy: str = ""  # what to do if the server used nothing because of it; "" where it uses what came
 
 
@@ -216,6 +224,19 @@ class StopReason(enum.StrEnum):
             remedy="corrupt fewer clients, or raise clip_norm",
         ),
     )
+    NOBODY = (
+        "nobody",
+        Fate(
+            "a place of the cohort for which no client was available",
+            colour="indigo",
+            label="places that no client took",
+            away=True,
+            sent=False,
+            needs=Condition.AVAILABILITY,
+            vacant=True,
+            remedy="make clients available",
+        ),
+    )
 
     def __new__(cls, word: str, fate: Fate) -> StopReason:
         """A member that equals its word."""
@@ -281,8 +302,13 @@ class Solves:
 
     @property
     def took_place(self) -> np.ndarray:
-        """Whether each client worked at all: it had neither dropped out nor was it in quarantine."""
+        """Whether each client worked at all: it was there, had not dropped out and was not in quarantine."""
         return ~np.isin(np.asarray(self.stop_code), [reason.code for reason in AWAY])
+
+    @property
+    def vacant(self) -> np.ndarray:
+        """Whether each place of the cohort was left empty, since no client was available for it."""
+        return np.asarray(self.stop_code) == StopReason.NOBODY.code
 
     def count(self, *reasons: StopReason) -> int:
         """How many solves ended for one of these reasons."""

@@ -24,7 +24,7 @@ from ..algorithms.base import Algorithm, RenewableSums
 from ..core import randomness, trees
 from ..core.record import record
 from ..core.sums import PositiveSum, RunningSum, weighted
-from ..core.vocabulary import AWAY, Client, Clients, Received, Round, Solution, Solves, StopReason
+from ..core.vocabulary import AWAY, VACANT, Client, Clients, Received, Round, Solution, Solves, StopReason
 from ..exchange.stage import MEMORIES, PRESENT, Exchange, Outcome
 from ..problems.problem import Problem
 from . import devices, lanes, solves
@@ -62,6 +62,7 @@ class Queue(NamedTuple):
     slots: Array  # where its entry goes, among the round's solves
     length: Array  # how many of them there are: the rest is padding
     runs: Array | None = None  # in a sweep: which run each is of
+    offsets: Array | None = None  # where a client's data begin, among those at hand; None: where the problem's data say
 
 
 @record
@@ -120,6 +121,15 @@ def empty_solves(shape: tuple[int, ...], dtype: Any) -> Solves:
     return Solves(**{field.name: kinds.get(field.name, real) for field in dataclasses.fields(Solves)})
 
 
+def no_solve(shape: tuple[int, ...], dtype: Any) -> Solves:
+    """What is told of places that no client took."""
+    empty = jax.tree.map(
+        lambda leaf: jnp.full_like(leaf, jnp.nan) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
+        empty_solves(shape, dtype),
+    )
+    return dataclasses.replace(empty, stop_code=jnp.full_like(empty.stop_code, StopReason.NOBODY.code))
+
+
 def clients_of(problem: Problem, ids: Array, dtype: Any) -> Clients:
     """The records of clients `ids` [ids]."""
     data = problem.data
@@ -174,6 +184,23 @@ def empty_ledger(setup: Setup, params: Any, cohort: int) -> Ledger:
 def expected_work(sizes: Any, last_epochs: Any) -> Any:
     """How long solves of clients of these sizes will take, by the epochs of their last; arrays of NumPy or of JAX."""
     return sizes.astype(np.float32) * last_epochs.astype(np.float32)
+
+
+def order_of_work(problem: Problem, ids: Array, last_epochs: Array) -> Array:
+    """The cohort's places [cohort] in the order in which they are worked off: longest first, empty ones at the end."""
+    # Longest first: the last to end are short.
+    return jnp.argsort(-jnp.where(ids == VACANT, -1, expected_work(problem.data.sizes[ids], last_epochs)))
+
+
+def count_clients(ids: Array) -> Array:
+    """How many of the cohort's places [cohort] have a client."""
+    return jnp.sum(ids != VACANT, dtype=jnp.int32)
+
+
+def put_at_clients(values: Array, ids: Array, new: Array) -> Array:
+    """One value per client [clients] with new ones for those of a cohort [cohort]."""
+    beyond = jnp.where(ids == VACANT, values.shape[0], ids)
+    return values.at[beyond].set(new, mode="drop", wrap_negative_indices=False)
 
 
 def remembered_epochs(last_epochs: Any, solves: Solves) -> Any:
@@ -276,7 +303,7 @@ class _Worker(NamedTuple):
 
     def take(self, store: Store, place: Array) -> solves.Job:
         """A job, from its place in the queue."""
-        ids, addresses, slots, _, runs = self.queue
+        ids, addresses, slots, _, runs, offsets = self.queue
         id, address, slot, run = ids[place], addresses[place], slots[place], None if runs is None else runs[place]
         algorithm, exchange, round, run_round = self.parts(run, id, 0)
         client, row = client_of(self.setup.problem, id, self.dtype), trees.take(store.rows, address)
@@ -289,7 +316,7 @@ class _Worker(NamedTuple):
             subproblem=subproblem,
             solver=algorithm.local,
             criterion=algorithm.criterion,
-            offset=self.setup.problem.data.offsets[id],
+            offset=self.setup.problem.data.offsets[id] if offsets is None else offsets[place],
             size=client.size,
             key=jax.random.key_data(key),
             round=self.number,
@@ -462,10 +489,11 @@ def aggregate(setup: Setup, before: ServerState, tally: Tally, number: Array) ->
     return ServerState(params, server, mean), solved & trees.all_finite(params), worn
 
 
-def info_of(ledger: Ledger, longest: Array, after: ServerState, finite: Array, worn: Array) -> RoundInfo:
-    """What is told of the round."""
+def info_of(ledger: Ledger, ids: Array, longest: Array, after: ServerState, finite: Array, worn: Array) -> RoundInfo:
+    """What is told of the round with clients `ids` [cohort]."""
     tally = ledger.tally
-    return RoundInfo(ledger.solves, tally.trips, longest, tally.rows, after.penalty_mean.value, finite, worn)
+    solves = trees.where(ids == VACANT, no_solve(ids.shape, tally.weight.dtype), ledger.solves)
+    return RoundInfo(solves, tally.trips, longest, tally.rows, after.penalty_mean.value, finite, worn)
 
 
 def _server_round(setup: Setup, number: Array, function: int) -> Round:

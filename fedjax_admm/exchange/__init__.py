@@ -1,1 +1,1 @@
-"""What happens between the clients and the server: who takes part, faults, time."""
+"""What happens between the clients and the server: who is available and takes part, faults, time."""

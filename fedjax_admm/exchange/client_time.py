@@ -30,8 +30,8 @@ class ClientTime(Stage):
             [clients].
         floats_per_second: Floats that a client receives or sends a second, likewise; None: they take no time.
         deadline: Seconds after which the server goes on without those that have not answered; None: it waits for all.
-            Who is late keeps its former rows, as one that dropped out, though it computes to the end and its work
-            counts.
+            A client that is late keeps its former state, as one that dropped out does. It computes to the end, and
+            its work counts.
 
     >>> time = ClientTime([10_000, 20_000], floats_per_second=1e6)
     >>> time.seconds(np.arange(2), gradients=5000, floats=2000).tolist()

@@ -20,7 +20,6 @@ from ..core import checks, trees
 from ..core.record import record, static
 from ..core.types import Key, Params
 from ..core.vocabulary import OFFENCES, Client, Round, StopReason
-from .cohorts import check_cohort
 from .stage import PRESENT, Memory, Outcome, Stage
 
 GROSS = 10.0  # times clip_norm: a longer update is an offence where there is quarantine
@@ -96,7 +95,7 @@ class Faults(Stage):
         if self.dropout is not None:
             checks.client_axis("dropout", self.dropout, num_clients)
         if self.corrupted is not None:
-            check_cohort(self.corrupted, num_clients, "corrupted")
+            checks.client_numbers("corrupted", self.corrupted, num_clients)
 
     def check_rounds(self, rounds: int) -> None:
         """A schedule must reach to the last round."""
@@ -209,7 +208,7 @@ def clip(update: Any, most: Array) -> tuple[Any, Array, Array]:
 
 
 def _client_numbers(name: str, value: Any) -> np.ndarray:
-    return check_cohort(np.atleast_1d(np.asarray(value)), 2**31, name)
+    return checks.client_numbers(name, np.atleast_1d(np.asarray(value)), 2**31)
 
 
 def _any_number(name: str, value: Any) -> float:

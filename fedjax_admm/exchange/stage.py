@@ -48,11 +48,14 @@ class Outcome(NamedTuple):
 
 
 class Stage:
-    """A stage that does nothing."""
+    """Something that happens to a client's work on its way to the server; a stage of your own inherits from it.
+
+    This one does nothing. All functions are for one client; override those that you need, and the others do nothing.
+    """
 
     @property
     def name(self) -> str:
-        """Under which its memory is kept; no two stages of a run have the same."""
+        """The name under which its memory is kept; no two stages of a run have the same."""
         return type(self).__name__
 
     @property

@@ -16,16 +16,19 @@ import numpy as np
 from jax import Array
 
 from ..core import checks
-from ..core.columns import RESERVED
+from ..core.columns import is_reserved
 from ..core.record import note, record, static
 from ..core.types import Params
 from ..data.federated import FederatedData
-from ..data.fields import check_rows, field_names
+from ..data.fields import check_rows, field_names, sample
+from ..data.rows import Rows, in_memory, kept, kinds, on_device
 
 
 @record
 class Problem:
-    """min_z sum_i alpha_i f_i(z), with f_i the mean of `loss` over client i's rows plus `regularizer`.
+    """What the clients minimise together: first parameters, a loss for each example, and who has which rows.
+
+        min_z sum_i alpha_i f_i(z),    f_i the mean of `loss` over client i's rows, plus `regularizer`.
 
     The functions are static and the data is an argument of what is compiled: another problem with the same
     functions and shapes compiles nothing. So define the functions once, at a module's top level.
@@ -38,8 +41,10 @@ class Problem:
         data: The clients' rows.
         regularizer: params -> scalar, added to every client's loss.
         eval_data: A pytree [rows, ...] on which the metrics are averaged.
-        metrics: name -> (params, batch) -> [batch].
+        metrics: name -> (params, batch) -> [batch]; more is taken to be better, so of an error give the negative.
         optimal_loss: min F where it is known; the history then has `excess_loss`, F(z) - optimal_loss.
+        client_eval_data: A FederatedData with one entry per client of `data`, in the same order: the rows that
+            `simulate(evaluate_clients_every=...)` evaluates each client on. By default its own.
 
     >>> data = FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
     >>> def loss(w, batch):
@@ -56,6 +61,7 @@ class Problem:
     metrics: Any = static(default=())  # given as a mapping, kept as pairs (hashable)
     optimal_loss: Any = None
     recipe: Any = note(default=None)  # the call that makes this problem again, where there is one
+    client_eval_data: FederatedData | None = None
 
     def __post_init__(self) -> None:
         metrics = self.metrics or ()
@@ -70,18 +76,51 @@ class Problem:
 
     def with_recipe(self, recipe: dict[str, Any]) -> Problem:
         """The same problem, with the call noted that makes it again."""
-        noted = copy.copy(self)  # nothing else changes, so nothing is checked again
-        object.__setattr__(noted, "recipe", recipe)
-        return noted
+        return self.replaced(recipe=recipe)  # nothing else changes, so nothing is checked again
 
     def on_device(self) -> Problem:
-        """The same problem with the clients' rows on the device; itself if they are there."""
-        data = self.data.on_device()
-        if data is self.data:
+        """The same problem with all rows on the device; itself if they are there."""
+        data, eval_data, client_eval_data = self.data.on_device(), self.eval_data, self.client_eval_data
+        if not on_device(eval_data):
+            rows = Rows(eval_data).take(0, jax.tree.leaves(eval_data)[0].shape[0])
+            eval_data = jax.tree.map(jnp.asarray, rows)
+        if client_eval_data is not None:
+            client_eval_data = client_eval_data.on_device()
+        if data is self.data and eval_data is self.eval_data and client_eval_data is self.client_eval_data:
             return self
-        placed = copy.copy(self)
-        object.__setattr__(placed, "data", data)
-        return placed
+        return self.replaced(data=data, eval_data=eval_data, client_eval_data=client_eval_data)
+
+    def for_rounds(self) -> Problem:
+        """The same problem without what only the clients' evaluation needs."""
+        return self.replaced(client_eval_data=None)
+
+    def without_rows(self) -> Problem:
+        """The same problem with what is known of the clients, but no rows: what is passed to a device instead."""
+        return self.replaced(data=self.data.without_rows(), eval_data=None, client_eval_data=None)
+
+    def with_rows(self, fields: Any) -> Problem:
+        """The same problem with these rows of the clients."""
+        data = jax.tree.map(lambda leaf: leaf, self.data)
+        object.__setattr__(data, "fields", fields)
+        return self.replaced(data=data)
+
+    def replaced(self, **values: Any) -> Problem:
+        """A copy with other values, unchecked."""
+        other = copy.copy(self)
+        for name, value in values.items():
+            object.__setattr__(other, name, value)
+        return other
+
+    @property
+    def evaluated_data(self) -> FederatedData:
+        """The rows that each client is evaluated on: `client_eval_data`, or its own."""
+        return self.data if self.client_eval_data is None else self.client_eval_data
+
+    def check_client_evaluation(self) -> None:
+        """Raises if a metric cannot be computed on the rows that clients are evaluated on."""
+        for name, metric in self.metrics:
+            source = "data" if self.client_eval_data is None else "client_eval_data"
+            self._check_per_example(f"metrics[{name!r}]", metric, self.evaluated_data.fields, source)
 
     @property
     def params_shape(self) -> Any:
@@ -106,6 +145,7 @@ class Problem:
         except TypeError as error:
             raise ValueError(f"init must be a function of a key that returns arrays: {_first_line(error)}") from error
         check_params(shapes, "init returns")
+        self._check_client_eval_data()
         if self.metrics and self.eval_data is None:
             names = ", ".join(str(name) for name, _ in self.metrics)
             raise ValueError(
@@ -116,12 +156,13 @@ class Problem:
             checks.function(f"metrics[{name!r}]", metric, "(params, batch) -> [batch]")
             if not isinstance(name, str) or not name.isprintable():
                 raise ValueError(f"metrics must have names on one line, got {name!r}")
-            if name in RESERVED:
+            if is_reserved(name):
                 raise ValueError(f"metrics must not be called {name!r}, which is a column of its own: rename it")
         self._check_per_example("loss", self.loss, self.data.fields, "data")
         if self.eval_data is not None:
             check_rows(self.eval_data, "eval_data")
-            object.__setattr__(self, "eval_data", jax.tree.map(jnp.asarray, self.eval_data))
+            if in_memory(self.eval_data):
+                object.__setattr__(self, "eval_data", kept(self.eval_data))
             for name, metric in self.metrics:
                 self._check_per_example(f"metrics[{name!r}]", metric, self.eval_data, "eval_data")
         if self.regularizer is not None:
@@ -130,16 +171,33 @@ class Problem:
             if shape != ():
                 raise ValueError(f"regularizer must return one number, got shape {shape}")
 
+    def _check_client_eval_data(self) -> None:
+        data = self.client_eval_data
+        if data is None:
+            return
+        if not isinstance(data, FederatedData):
+            kind = type(data).__name__
+            raise ValueError(f"client_eval_data must be a fa.FederatedData with one entry per client, got {kind}")
+        if data.num_clients != self.data.num_clients:
+            raise ValueError(
+                f"client_eval_data must have one entry for each of data's {self.data.num_clients} clients, in their "
+                f"order, got {data.num_clients}: fa.partition.holdout makes both from one partition"
+            )
+        self._check_per_example("loss", self.loss, data.fields, "client_eval_data")
+        if self.metrics and self.eval_data is None and data.index is None:
+            object.__setattr__(self, "eval_data", data.fields)  # of all clients together
+        self.check_client_evaluation()
+
     def _check_per_example(self, name: str, function: Callable, fields: Any, source: str) -> None:
         params = self.params_shape
         # As many rows as nothing else has: one value per example must not be taken for something else.
         taken = {size for leaf in jax.tree.leaves((params, fields)) for size in leaf.shape}
         rows = next(number for number in itertools.count(3) if number not in taken)
-        batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), fields)
+        batch = kinds(fields, rows)
         check = getattr(function, "check_fields", None)
         if check is not None:  # of what only the values tell, such as labels out of range
             with contextlib.suppress(KeyError):  # the function itself will fail for it
-                check(params, fields, source)
+                check(params, sample(fields), source)
         value = _shape_of(name, function, params, batch, source)
         shape = getattr(value, "shape", None)
         if shape == (rows,) and name == "loss" and not jnp.issubdtype(value.dtype, jnp.floating):

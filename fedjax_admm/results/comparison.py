@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from ..core import checks
+from ..core.client_statistics import STATISTICS as STATISTICS_OVER_CLIENTS
+from ..core.client_statistics import split_name
 from ..core.columns import COLUMNS, Column, Kind, look_up
 from ..core.vocabulary import StopReason
 from .history import History, RunRecord
 from .remarks import note as unused_note
 from .tables import Table
 
-LAST = 10  # rounds that the mean at the end is taken over
+LAST = 10  # evaluations that the mean at the end is taken over
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Comparison:
     def statistics(self) -> list[dict[str, Any]]:
         """A row per algorithm, numbers: mean and deviation (`_std`) over the seeds that finished.
 
-        For loss and metrics: `_final`, `_last` (mean of the last ten rounds that were evaluated), `_best` (least
+        For loss and metrics: `_final`, `_last` (mean of the last ten evaluations, or of all if fewer), `_best` (least
         loss, greatest metric) and `_last_difference` (to the baseline, paired by seed). `gradients_ratio`,
         `floats_ratio` and, with a client time, `time_ratio` are relative to the baseline's.
         """
@@ -47,27 +49,73 @@ class Comparison:
         rows = self.statistics()
         return Table(tuple(rows[0]), tuple(tuple(str(value) for value in row.values()) for row in rows)).csv()
 
-    def table(self, full_names: bool = False) -> Table:
-        """The comparison as text; `.markdown()` and `.latex()` of it are other forms.
-
-        "last 10" is the mean over the last ten evaluated rounds and "difference" its difference to the baseline,
-        paired by seed; gradients and floats are relative to the baseline's, and "of criterion" is the share of the
-        gradients that only the criterion asked for; with a client time, "time" is simulated and relative too; +- is
-        the standard deviation over seeds.
+    def table(self, clients: bool = False) -> Table:
+        """The comparison as text; `.markdown()` and `.latex()` of it are other forms, `legend` says what is what.
 
         Args:
-            full_names: "loss last 10" instead of "last 10" beside "loss final".
+            clients: Only the statistics over clients, of runs that evaluate them: "loss worst decile" and so on, the
+                mean over the last ten evaluations of clients.
         """
-        rows = self.statistics()
+        if clients:
+            return self._clients_table()
         columns = self._evaluated()
-        header = ["algorithm", "seeds"]
-        for name in columns:
-            shown = name.replace("_", " ")
-            last, *others = (f"{shown} " * full_names + word for word in ("last 10", "best", "difference"))
-            header += [f"{shown} last 10"] if look_up(name).brief else [f"{shown} final", last, *others]
+        header = tuple(name for name, _ in self._explained())
+        return Table(header, tuple(self._cells(row, columns) for row in self.statistics()))
+
+    def legend(self) -> Table:
+        """What each column of the tables is."""
+        explained = dict(self._explained())
+        if self.targets:
+            work = [("reached", "how many of the seeds reached the target; the work is the mean over those")]
+            work += [(each.short or each.total, f"until then: {each.description}") for each in self._work()]
+            explained |= {name: text for name, text in work if name not in explained}
+        return Table(("column", "what it is"), tuple(explained.items()))
+
+    def _explained(self) -> list[tuple[str, str]]:
+        """The table's columns, and what each is."""
+        explained = [
+            ("algorithm", "the method, with its penalty where several are compared"),
+            ("seeds", "how many runs the row is the mean of; ± is their standard deviation"),
+        ]
+        for name in self._evaluated():
+            shown, about = name.replace("_", " "), look_up(name)
+            number = self._last_number(name)
+            last = f"last {number}"
+            words = (last,) if about.brief else ("final", last, "best", "difference")
+            meanings = {
+                "final": f"{about.description}; after the last round",
+                last: f"{about.description}; the mean over the last {number} evaluations",
+                "best": f"the {'least' if about.less_is_better else 'greatest'} {shown} of all evaluations",
+                "difference": f"{shown}, {last}, less the first method's, seed by seed",
+            }
+            explained += [(f"{shown}, {word}", meanings[word]) for word in words]
         gradients, *others = self._ratios()
-        header += ["epochs saved", gradients.against, "of criterion", *(each.against for each in others)]
-        return Table(tuple(header), tuple(self._cells(row, columns) for row in rows))
+        baseline = f"relative to {self.baseline}'s"
+        return [
+            *explained,
+            ("epochs saved", "the share of the local epochs that clients might have done and did not"),
+            (gradients.against, f"{gradients.description}; {baseline}"),
+            ("of criterion", "the share of these gradients that only the criterion asked for, to know when to stop"),
+            *((each.against, f"{each.description}; {baseline}") for each in others),
+        ]
+
+    def _last_number(self, name: str) -> str:
+        """Over how many evaluations a column's mean at the end is taken: fewer than LAST where there are fewer."""
+        runs = [run for runs in self.runs.values() for run in runs.values()]
+        numbers = sorted({min(LAST, _read_measured(name, run).size) for run in runs}) or [LAST]
+        return " to ".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
+
+    def _clients_table(self) -> Table:
+        columns = self._over_clients()
+        if not columns:
+            raise ValueError("no run of the comparison evaluated its clients: give compare evaluate_clients_every")
+        rows = []
+        for label, runs in self.runs.items():
+            cells = (
+                _with_spread([_last(name, run) for run in runs.values() if name in run.history]) for name in columns
+            )
+            rows.append((label, f"{len(runs)}", *cells))
+        return Table(("algorithm", "seeds", *(name.replace("_", " ") for name in columns)), tuple(rows))
 
     def to_target(self, column: str, target: float) -> Table:
         """The work until a column of the history was first at the target, in the rounds that were evaluated.
@@ -76,7 +124,8 @@ class Comparison:
         gradients, those of the criterion among them, floats, and with a client time simulated seconds.
 
         Args:
-            column: "loss", "excess_loss" (at most the target) or a metric (at least).
+            column: "loss", "excess_loss" (at most the target), a metric (at least), or a statistic over clients such
+                as "accuracy_worst_decile", in the direction of what it is of.
             target: The number.
 
         >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
@@ -87,7 +136,7 @@ class Comparison:
         """
         if not self.by_label():
             raise ValueError("no run of the comparison is done: there is no work to tell")
-        checks.choice("column", column, tuple(self._evaluated()))
+        checks.choice("column", column, (*self._evaluated(), *self._over_clients()))
         target = checks.number("target", target)
         work = {"round": "rounds", "epochs": "epochs"}
         work |= {each.name: each.short or each.total for each in self._work()}
@@ -107,7 +156,7 @@ class Comparison:
         }
 
     def notes(self) -> list[str]:
-        """What is missing from the table, which runs used nothing, and what "last 10" is; a sentence each."""
+        """What is missing from the table, which runs used nothing, and over what the last mean is; a sentence each."""
         every = ((label, seed, why) for label, seeds in self.missing.items() for seed, why in seeds.items())
         notes = [f"{label}, seed {seed}: {why.partition(';')[0]}" for label, seed, why in every]
         unused = ((label, seed, unused_note(run)) for label, seeds in self.runs.items() for seed, run in seeds.items())
@@ -118,10 +167,13 @@ class Comparison:
         run = next((run for runs in self.runs.values() for run in runs.values()), None)
         if run is None:
             return []
-        rounds = run.history["round"][1:][np.isfinite(run.history["loss"][1:])][-LAST:]
+        rounds = run.history["round"][1:][run.history.was_evaluated[1:]][-LAST:]
         if rounds.size < 2 or rounds[-1] - rounds[0] == rounds.size - 1:
             return []
-        return [f"last 10: the mean over the last {rounds.size} evaluations, rounds {rounds[0]:g} to {rounds[-1]:g}"]
+        return [
+            f"last {rounds.size}: the mean over the last {rounds.size} evaluations, rounds {rounds[0]:g} to "
+            f"{rounds[-1]:g}"
+        ]
 
     def plot(self, against: str = "rounds") -> Any:
         """Loss, metrics, penalties and epochs of all algorithms; returns matplotlib's figure."""
@@ -135,10 +187,7 @@ class Comparison:
 
     def text(self, width: int | None = None) -> str:
         """Table, notes and the work until the targets; a table wider than `width` characters goes on below."""
-        table = self.table()
-        if width is not None and any(len(line) > width for line in table.text().splitlines()):
-            table = self.table(full_names=True)  # where "last 10" may stand apart from its "loss final"
-        parts = ["\n".join([table.text(width), *self.notes()])]
+        parts = ["\n".join([self.table().text(width), *self.notes()])]
         parts += [f"{heading}:\n{work.text(width)}" for heading, work in self.target_tables().items()]
         return "\n\n".join(parts)
 
@@ -164,6 +213,11 @@ class Comparison:
     def _evaluated(self) -> list[str]:
         return next((list(run.history.evaluated) for runs in self.runs.values() for run in runs.values()), [])
 
+    def _over_clients(self) -> list[str]:
+        """The statistics over clients that any run has."""
+        every = (run for runs in self.runs.values() for run in runs.values())
+        return list(dict.fromkeys(name for run in every for name in run.history.over_clients))
+
     def _work(self) -> list[Column]:
         """What the runs' work is told in: columns that all of them have."""
         every = [run.history for runs in self.runs.values() for run in runs.values()]
@@ -187,6 +241,8 @@ class Comparison:
             for statistic, of in STATISTICS.items():
                 add(f"{name}_{statistic}", [of(name, run) for run in runs.values()])
             add(f"{name}_last_difference", [_last(name, runs[seed]) - _last(name, base[seed]) for seed in paired])
+        for name in self._over_clients():
+            add(f"{name}_last", [_last(name, run) for run in runs.values() if name in run.history])
         add("epochs", [float(np.sum(run.epochs, dtype=np.int64)) for run in runs.values()])
         add("epoch_reduction", [run.epoch_reduction for run in runs.values()])
         for each in self._ratios():
@@ -223,6 +279,14 @@ class Comparison:
         return (*cells, cell("epoch_reduction", ".1f", 100, " %"), gradients, share, *others)
 
 
+def _with_spread(values: Sequence[float]) -> str:
+    """A mean over seeds, with their deviation if there are several."""
+    if not values or np.isnan(np.mean(values)):
+        return "-"
+    spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4f}{spread}"
+
+
 def _read_measured(name: str, run: RunRecord) -> np.ndarray:
     """What was measured after training began; NaN if nothing was."""
     values = run.history[name][1:]
@@ -240,7 +304,9 @@ def _best(name: str, run: RunRecord) -> float:
 
 
 def first_at(run: RunRecord, column: str, target: float) -> int | None:
-    """The first round that was at the target, None if there was none."""
+    """The first round that was at the target, None if there was none, or the run does not have the column."""
+    if column not in run.history:
+        return None
     values = run.history[column]
     reached = np.flatnonzero(values <= target if look_up(column).less_is_better else values >= target)
     return int(run.history["round"][reached[0]]) if reached.size else None
@@ -261,7 +327,9 @@ def key_figures(run: RunRecord) -> Table:
     rows = [("rounds", f"{len(run.cohorts)}")]
     for name in history.evaluated:
         shown = name.replace("_", " ")
-        rows += [(f"{shown}, {word}", f"{STATISTICS[key](name, run):.6g}") for key, word in WORDS.items()]
+        number = min(LAST, _read_measured(name, run).size)
+        words = {"final": "final", "last": f"mean of the last {number}", "best": "best"}
+        rows += [(f"{shown}, {word}", f"{STATISTICS[key](name, run):.6g}") for key, word in words.items()]
     rows.append(("local epochs saved", f"{100 * run.epoch_reduction:.1f} %"))
     counted = [each for each in COLUMNS.values() if each.has_total and each.total and each.name in history]
     rows += [_total(each, history) for each in counted if each.kind is Kind.WORK]
@@ -271,8 +339,29 @@ def key_figures(run: RunRecord) -> Table:
     rows += [_total(each, history) for each in counted if each.kind is Kind.CLIENTS]
     if np.isfinite(history["penalty_mean"][-1]):
         rows.append(("penalty, mean over clients", f"{history['penalty_mean'][-1]:.4g}"))
+    rows += _over_clients_rows(run)
+    if run.evaluated != "all":
+        rows.append(
+            ("loss evaluated on", WHERE.get(run.evaluated) or f"{run.evaluated:,} rows, the same in every round")
+        )
     rows.append(("seconds", f"{history['seconds'].sum():.1f} + {history['eval_seconds'].sum():.1f} of evaluation"))
+    if "client_eval_seconds" in history:
+        rows.append(("seconds of evaluating clients", f"{history['client_eval_seconds'].sum():.1f}"))
     return Table(("quantity", "value"), tuple(rows))
+
+
+def _over_clients_rows(run: RunRecord) -> list[tuple[str, str]]:
+    """A line for each loss and metric that every client has: how it is spread over them at the last evaluation."""
+    shown = ("worst", "worst_decile", "mean", "best_decile")
+    quantities = dict.fromkeys(parts[0] for name in run.history.over_clients if (parts := split_name(name)))
+    words = ", ".join(STATISTICS_OVER_CLIENTS[each].label for each in shown)
+    return [
+        (
+            f"{quantity.replace('_', ' ')} of clients: {words}",
+            ", ".join(f"{_last_known(f'{quantity}_{each}', run):.4g}" for each in shown),
+        )
+        for quantity in quantities
+    ]
 
 
 def _total(column: Column, history: History) -> tuple[str, str]:
@@ -280,5 +369,10 @@ def _total(column: Column, history: History) -> tuple[str, str]:
     return column.total, f"{total:,}" if np.issubdtype(total.dtype, np.integer) else f"{total:.6g}"
 
 
-WORDS = {"final": "final", "last": f"mean of the last {LAST}", "best": "best"}
-STATISTICS = {"final": lambda name, run: float(_read_measured(name, run)[-1]), "last": _last, "best": _best}
+def _last_known(name: str, run: RunRecord) -> float:
+    """The last evaluation's value."""
+    return float(_read_measured(name, run)[-1])
+
+
+WHERE = {"test": "nothing: only test rows are evaluated", None: "nothing"}
+STATISTICS = {"final": _last_known, "last": _last, "best": _best}

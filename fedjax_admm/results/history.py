@@ -1,10 +1,10 @@
-"""What a run leaves: a row a round, and the result that carries it."""
+"""What a run leaves: one record per round, and the result that carries them."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,17 @@ from ..core.errors import SharedError
 from ..core.notebook import html
 from ..core.types import Params
 from ..core.vocabulary import Solves, State
+from .client_metrics import ClientMetrics
 
 
 class History(Mapping[str, np.ndarray]):
     """Columns as NumPy arrays, one entry per round, round 0 (before any training) included.
 
     The metrics of the problem are columns too, after the losses. Losses and metrics are NaN in rounds that were not
-    evaluated. The other columns are listed below.
+    evaluated. Runs that evaluate clients have for the loss and each metric, and for those at clients' own parameters
+    (`personal_loss` and so on), the columns `_mean`, `_std`, `_worst_decile`, `_best_decile` and `_worst` over clients,
+    each of which counts alike: `loss_worst_decile` is the loss than which a tenth of the clients have a higher one. The
+    other columns are listed below.
 
     Args:
         rows: Column -> number, one dict per round.
@@ -48,12 +52,25 @@ class History(Mapping[str, np.ndarray]):
     @property
     def metrics(self) -> tuple[str, ...]:
         """The columns that are the problem's metrics."""
-        return tuple(name for name in self if name not in COLUMNS)
+        return tuple(name for name in self.evaluated if name not in COLUMNS)
 
     @property
     def evaluated(self) -> tuple[str, ...]:
         """The columns that are computed in the rounds that are evaluated: losses and metrics."""
         return tuple(name for name in self if look_up(name).kind is Kind.EVALUATED)
+
+    @property
+    def over_clients(self) -> tuple[str, ...]:
+        """The columns that are statistics over clients, in rounds in which each of them is evaluated."""
+        return tuple(name for name in self if look_up(name).kind is Kind.OVER_CLIENTS)
+
+    @property
+    def was_evaluated(self) -> np.ndarray:
+        """Whether each round has a loss or a metric."""
+        found = np.zeros(len(self["round"]), bool)
+        for name in self.evaluated:
+            found |= np.isfinite(self[name])
+        return found
 
     def __repr__(self) -> str:
         rows = len(self["round"]) if self._columns else 0
@@ -81,9 +98,11 @@ class RunRecord:
     """
 
     history: History
-    cohorts: np.ndarray  # [rounds, cohort]
+    cohorts: np.ndarray  # [rounds, cohort]; -1 where no client was available, in the places after the last one
     solves: Solves  # [rounds, cohort] each
     num_clients: int
+    client_metrics: ClientMetrics | None = field(default=None, kw_only=True)  # of runs that evaluate clients
+    evaluated: Any = field(default="all", kw_only=True)  # what the loss is of; `simulate`'s evaluate
 
     @property
     def epochs(self) -> np.ndarray:
@@ -98,9 +117,19 @@ class RunRecord:
 
     def client_epochs(self) -> np.ndarray:
         """Epochs of every client in every round [rounds, clients], NaN where it was not selected or was away."""
-        table = np.full((len(self.cohorts), self.num_clients), np.nan)
+        table = self._client_table(len(self.cohorts), np.nan)
         np.put_along_axis(table, self.cohorts, np.where(self.solves.took_place, self.epochs, np.nan), axis=1)
-        return table
+        return table[:, :-1]
+
+    def selected(self) -> np.ndarray:
+        """Whether each client was selected in each round [rounds, clients]."""
+        table = self._client_table(len(self.cohorts), False)
+        np.put_along_axis(table, self.cohorts, True, axis=1)
+        return table[:, :-1]
+
+    def _client_table(self, rows: int, fill: Any) -> np.ndarray:
+        """[rows, clients + 1]: the last column is that of a cohort's empty places, VACANT being -1."""
+        return np.full((rows, self.num_clients + 1), fill)
 
     def client_penalties(self) -> np.ndarray:
         """Every client's penalty after every round [rounds + 1, clients], round 0 included.
@@ -109,7 +138,7 @@ class RunRecord:
         is known, from the history's first row.
         """
         rounds = len(self.cohorts)
-        table = np.full((rounds + 1, self.num_clients), np.nan)
+        table = self._client_table(rounds + 1, np.nan)
         for k in reversed(range(rounds)):  # so that the first solve's penalty, the initial one, is what stays
             table[0, self.cohorts[k]] = self.solves.penalty[k]
         never = np.setdiff1d(np.arange(self.num_clients), self.cohorts)
@@ -119,7 +148,7 @@ class RunRecord:
         for k in range(rounds):
             table[k + 1] = table[k]
             table[k + 1, self.cohorts[k]] = self.solves.new_penalty[k]
-        return table
+        return table[:, :-1]
 
     def plot(
         self,

@@ -12,12 +12,14 @@ import numpy as np
 
 from ..algorithms.base import Algorithm
 from ..core import checks
+from ..core.client_statistics import PERSONAL, column_names
 from ..engine import processes
 from ..problems.evaluation import evaluated_columns
+from ..problems.measures import Measures
 from ..problems.problem import Problem
 from ..results.comparison import Comparison
 from ..results.history import DivergenceError, RunRecord
-from ..storage.comparison_directory import write_plan
+from ..storage.comparison_directory import write_plan, write_tables
 from ..storage.run_directory import as_folder
 from ..storage.settings import CONDITIONS
 from .interrupts import Interrupted
@@ -44,9 +46,10 @@ def compare(
         problem: The problem of all runs.
         algorithms: label -> algorithm.
         rounds: How many rounds each run has.
-        seeds: Runs of one seed start alike and select the same clients and rows.
-        run_dir: A directory with a run directory for each cell; cells that are done there are read, interrupted
-            ones go on, and a later call may add algorithms and seeds.
+        seeds: Runs with the same seed start at the same point and select the same clients and rows.
+        run_dir: A directory with a run directory for each cell, and at the end the tables of all that is in it, as
+            text, CSV, Markdown and LaTeX. Cells that are done there are read, interrupted ones go on, and a later call
+            may add algorithms and seeds.
         baseline: The label that ratios and differences refer to; by default the first. In a run_dir it is kept, and one
             that is given later replaces it.
         targets: Pairs such as ("accuracy", 0.8): the comparison also tells the work until they were reached (see
@@ -59,7 +62,7 @@ def compare(
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
     >>> algorithms = {name: example.algorithm(name) for name in ("fedavg", "fedadmm_insa")}
     >>> compare(example.problem, algorithms, progress=False, **example.run_settings).table().header[:3]
-    ('algorithm', 'seeds', 'loss final')
+    ('algorithm', 'seeds', 'loss, final')
     """
     if not isinstance(algorithms, Mapping) or not algorithms:
         raise ValueError(f"algorithms must be label -> algorithm, at least one, got {algorithms!r}")
@@ -69,7 +72,7 @@ def compare(
     seeds = check_seeds(seeds)
     rounds = checks.integer("rounds", rounds, at_least=1)
     _check_settings(problem, algorithms, rounds, settings)
-    targets = check_targets(targets, problem)
+    targets = check_targets(targets, problem, settings)
     plan = None
     if run_dir is not None:
         shared = {"rounds": rounds} | settings
@@ -102,6 +105,8 @@ def compare(
         done = error.round if isinstance(error, Interrupted) else 0
         place = None if plan is None else str(plan.folder)
         raise Interrupted(done, place, Comparison(runs, missing, baseline, targets)) from error
+    if plan is not None and processes.is_first():
+        write_tables(plan.folder)
     return Comparison(runs, missing, baseline, targets)
 
 
@@ -115,11 +120,14 @@ def check_seeds(seeds: Any) -> list[int]:
     return numbers
 
 
-def check_targets(targets: Any, problem: Problem) -> list[tuple[str, float]]:
-    """Pairs of a column that is evaluated and a number."""
+def check_targets(targets: Any, problem: Problem, settings: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Pairs of a column that is evaluated and a number; with clients evaluated, their statistics too."""
     if not isinstance(targets, Sequence) or any(not isinstance(pair, Sequence) or len(pair) != 2 for pair in targets):
         raise ValueError(f'targets must be pairs such as ("accuracy", 0.8), got {targets!r}')
     known = evaluated_columns(problem)
+    if settings.get("evaluate_clients_every") is not None:
+        names = Measures.of(problem).names
+        known += column_names([*names, *(f"{PERSONAL}{name}" for name in names)])
     return [(checks.choice("target", column, known), checks.number("target", value)) for column, value in targets]
 
 

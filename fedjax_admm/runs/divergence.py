@@ -33,9 +33,9 @@ def divergence_of_evaluation(values: Mapping[str, float]) -> str | None:
     """What was evaluated to something that is not finite; a metric may be, for it is the user's.
 
     Args:
-        values: Losses and metrics by their columns' names.
+        values: Losses and metrics by their columns' names, as far as they were evaluated.
 
     Returns:
         The words for it in a `DivergenceError`; None if the run goes on.
     """
-    return None if np.isfinite(values["loss"]) else "the loss"
+    return None if np.isfinite(values.get("loss", 0.0)) else "the loss"

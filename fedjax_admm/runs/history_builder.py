@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from ..algorithms import penalties
-from ..core.columns import FinishedRound, columns_of_run
+from ..core.client_statistics import column_names, summarize
+from ..core.columns import FinishedRound, columns_of_run, look_up
 from ..core.vocabulary import Condition, Solves
 from ..engine.rounds import RoundInfo
+from ..exchange.cohorts import Selection
 from ..problems.evaluation import evaluated_columns
 from ..results.history import DivergenceError, History
 from .divergence import divergence_of_evaluation, divergence_of_round
@@ -20,24 +22,36 @@ from .simulation import Simulation
 
 
 class HistoryBuilder:
-    """Keeps the history of a run, and ends it with an error if the run has diverged (`divergence`)."""
+    """Keeps the history of a run, and ends it with an error if the run has diverged (`divergence`).
 
-    def __init__(self, sim: Simulation) -> None:
+    Args:
+        sim: The run's.
+        on: What the loss is computed on; see `simulate`.
+        quantities: What is evaluated of each client.
+    """
+
+    def __init__(self, sim: Simulation, on: Any = "all", quantities: Sequence[str] = ()) -> None:
         self._sim = sim
         self._floats_down, self._floats_up = sim.floats
-        self._columns = columns_of_run(_conditions(sim))
+        self._columns = columns_of_run(_conditions(sim) | ({Condition.CLIENTS_EVALUATED} if quantities else set()))
+        self._over_clients = column_names(quantities)
         self._rule = _penalty_rule(sim)
         self._warned = False  # of penalties at their bound
-        self._evaluated = evaluated_columns(sim.problem)
+        # A loss of some rows is above no known optimum.
+        self._evaluated = tuple(name for name in evaluated_columns(sim.problem) if on == "all" or name != "excess_loss")
         self._records: list[dict[str, float]] = []
         self._last: Mapping[str, float] = {}  # what was evaluated last
         self._taken = 0  # records that `take_new` has returned
+        self.clock = 0.0  # simulated seconds of all rounds so far
 
     def resume(self, records: list[dict[str, float]]) -> None:
         """Goes on after these records."""
         self._records, self._taken = list(records), len(records)
-        last = max(k for k, record in enumerate(records) if np.isfinite(record["loss"]))
-        self._last = {name: records[last][name] for name in self._evaluated}
+        evaluated = (record for record in reversed(records) if any(np.isfinite(record[n]) for n in self._evaluated))
+        self._last = {name: value for name, value in next(evaluated, {}).items() if name in self._evaluated}
+        self._last = {name: value for name, value in self._last.items() if not np.isnan(value)}
+        for record in records:
+            self._add_to_clock(record)
         self._warned = any(record.get("penalties_at_bound", 0) > 0 for record in records)
 
     def take_new(self) -> list[dict[str, float]]:
@@ -66,11 +80,21 @@ class HistoryBuilder:
             del self._records[max(1, number) :]
             raise DivergenceError(number, quantity, self.history())
 
-    def add_rounds(self, cohorts: np.ndarray, infos: RoundInfo, ran: int, seconds: float) -> None:
+    def add_clients(self, values: Mapping[str, np.ndarray], seconds: float) -> None:
+        """Adds what clients were evaluated to to the last record.
+
+        Args:
+            values: Losses and metrics -> [clients].
+            seconds: What evaluating them took.
+        """
+        statistics = summarize(values, lambda name: look_up(name).less_is_better)
+        self._records[-1].update(statistics, client_eval_seconds=seconds)
+
+    def add_rounds(self, selected: Sequence[Selection], infos: RoundInfo, ran: int, seconds: float) -> None:
         """Adds the records of rounds that were dispatched together.
 
         Args:
-            cohorts: Their clients [rounds, cohort].
+            selected: Who took part in each.
             infos: What the engine left of them [rounds, ...], of NumPy.
             ran: How many of them took place: the first ones.
             seconds: What they took together.
@@ -91,10 +115,12 @@ class HistoryBuilder:
                 executed_samples=int(executed[k]),
                 devices=self._sim.devices,
                 seconds=seconds / ran,
-                simulated_seconds=self._simulated_seconds(cohorts[k], info.solves),
-                penalties_at_bound=self._count_at_bound(cohorts[k], info.solves),
+                simulated_seconds=self._simulated_seconds(selected[k].ids, info.solves),
+                penalties_at_bound=self._count_at_bound(selected[k].ids, info.solves),
+                available=selected[k].available,
             )
             self._records.append(self._record(done))
+            self._add_to_clock(self._records[-1])
 
     def history(self) -> History:
         """The history so far."""
@@ -108,7 +134,13 @@ class HistoryBuilder:
     def _simulated_seconds(self, cohort: np.ndarray, solves: Solves) -> float:
         if self._sim.client_time is None:
             return np.nan
+        if solves.vacant.all():
+            return self._sim.cohorts.wait(self.clock)
         return self._sim.client_time.round_seconds(cohort, solves, self._floats_down, self._floats_up)
+
+    def _add_to_clock(self, record: Mapping[str, float]) -> None:
+        """One record after the other, so that a run that was resumed has the same bits."""
+        self.clock += record.get("simulated_seconds", 0.0)
 
     def _count_at_bound(self, cohort: np.ndarray, solves: Solves) -> int:
         """How many of the cohort's penalties are at a bound; the first time with a warning."""
@@ -128,7 +160,8 @@ class HistoryBuilder:
             column.name: column.start if done is None or column.of is None else column.of(done)
             for column in self._columns
         }
-        return {"round": values.pop("round"), **dict.fromkeys(self._evaluated, np.nan), **values}
+        evaluated = dict.fromkeys(self._evaluated, np.nan)
+        return {"round": values.pop("round"), **evaluated, **values, **dict.fromkeys(self._over_clients, np.nan)}
 
 
 def _conditions(sim: Simulation) -> set[Condition]:
@@ -138,6 +171,7 @@ def _conditions(sim: Simulation) -> set[Condition]:
         Condition.FAULTS: faults is not None and faults.any,
         Condition.CLIENT_TIME: client_time is not None,
         Condition.DEADLINE: client_time is not None and client_time.deadline is not None,
+        Condition.AVAILABILITY: sim.cohorts.may_vary,
         Condition.PENALTY_RULE: penalties.bounds_of(_penalty_rule(sim)) is not None,
     }
     return {condition for condition, is_so in holds.items() if is_so}

@@ -2,13 +2,13 @@
 
 One line per round: where the round's bytes end in each file, and their CRC-32. Round 0's bytes are those from the
 beginning: the heading and the first line of the history, the header of the solves. A line is written after the bytes
-that it is about, so a round that is being written has none yet.
+that it is about, so a round that is being written has none yet. Runs that evaluate clients have two files more.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,11 +16,19 @@ from ..core.files import DamagedFileError, append_whole, directory_in_place_of, 
 
 CHECKSUMS = "checksums.csv"
 FILES = ("history.csv", "solves.npy")
+MORE_FILES = ("client_metrics.npy", "clients.npy")
 REBUILD = (
     "to compute the run again from the last checkpoint before the damage, or from round 0, give resume --rebuild, or "
     "the call that started the run rebuild=True"
 )
-_HEADING = b"round,history_end,history_crc32,solves_end,solves_crc32\n"
+
+
+def _heading(files: Sequence[str]) -> bytes:
+    names = (name.partition(".")[0] for name in files)
+    return (",".join(["round", *(f"{name}_end,{name}_crc32" for name in names)]) + "\n").encode()
+
+
+_HEADINGS = {_heading(files): files for files in (FILES, (*FILES, *MORE_FILES))}
 
 
 class Block(NamedTuple):
@@ -48,23 +56,22 @@ class Checksums:
     def __init__(self, folder: Path) -> None:
         self._folder, self.path = folder, folder / CHECKSUMS
 
-    def begin(self) -> None:
-        """Starts with none."""
-        write_whole(self.path, lambda file: file.write(_HEADING))
+    def begin(self, more: bool = False) -> None:
+        """Starts with none; `more` is whether the run has the files of clients' evaluations."""
+        write_whole(self.path, lambda file: file.write(_heading((*FILES, *MORE_FILES) if more else FILES)))
 
-    def append(self, first: int, history: Iterable[Block], solves: Iterable[Block]) -> None:
+    def append(self, first: int, *files: Iterable[Block]) -> None:
         """Adds the checksums of rounds from `first` on, where the run has any.
 
         Args:
             first: The first round.
-            history: What each round wrote into the history.
-            solves: What each round wrote into the solves.
+            files: What each round wrote into each of the files, in their order.
         """
         if not self.path.exists():
             return
         lines = (
-            f"{round},{row.end},{row.crc32:08x},{solve.end},{solve.crc32:08x}\n"
-            for round, (row, solve) in enumerate(zip(history, solves, strict=True), start=first)
+            ",".join([str(round), *(f"{block.end},{block.crc32:08x}" for block in blocks)]) + "\n"
+            for round, blocks in enumerate(zip(*files, strict=True), start=first)
         )
         append_whole(self.path, "".join(lines).encode())
 
@@ -92,28 +99,30 @@ class Checksums:
         """The rounds up to `last` whose bytes are not what was written, by file; {} if all are, or nobody knows."""
         if not self.path.exists():
             return {}
-        blocks = self._lines()[: last + 1]
+        files, blocks = self._read()
+        blocks = blocks[: last + 1]
         rounds_of = {
-            name: _find_differing(self._folder / name, [line[k] for line in blocks]) for k, name in enumerate(FILES)
+            name: _find_differing(self._folder / name, [line[k] for line in blocks]) for k, name in enumerate(files)
         }
         return {name: rounds for name, rounds in rounds_of.items() if rounds}
 
-    def _lines(self) -> list[tuple[Block, Block]]:
-        """The blocks in both files, by round; half a line at the end is one that was being written."""
+    def _lines(self) -> list[list[Block]]:
+        return self._read()[1]
+
+    def _read(self) -> tuple[tuple[str, ...], list[list[Block]]]:
+        """The files, and by round the blocks in each; half a line at the end is one that was being written."""
         try:
             heading, *lines = self.path.read_bytes().splitlines(keepends=True) or [b""]
             if lines and not lines[-1].endswith(b"\n"):
                 lines.pop()
-            blocks = []
+            files, blocks = _HEADINGS[heading], []
             for number, line in enumerate(lines):
-                round, end, crc, solves_end, solves_crc = line.split(b",")
-                if int(round) != number:
+                round, *numbers = line.split(b",")
+                if int(round) != number or len(numbers) != 2 * len(files):
                     raise ValueError
-                blocks.append((Block(int(end), int(crc, 16)), Block(int(solves_end), int(solves_crc, 16))))
-            if heading != _HEADING:
-                raise ValueError
-            return blocks
-        except (ValueError, OSError):
+                blocks.append([Block(int(end), int(crc, 16)) for end, crc in zip(*[iter(numbers)] * 2, strict=True)])
+            return files, blocks
+        except (ValueError, KeyError, OSError):
             raise DamagedFileError(f"{self.path} is damaged", "remove it to go on without checks") from None
 
 

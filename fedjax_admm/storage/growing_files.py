@@ -109,10 +109,7 @@ class SolvesFile:
     def __init__(self, path: Path, rounds: int, cohort: int, real: Any) -> None:
         self.path, self._shape = path, (rounds, cohort)
         self._dtype = solve_dtype(real)
-        header = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": self._shape}
-        text = io.BytesIO()
-        np.lib.format.write_array_header_1_0(text, header)
-        self._header = text.getvalue()
+        self._header = npy_header(self._dtype, self._shape)
         self._row = cohort * self._dtype.itemsize
         self._length = len(self._header) + rounds * self._row
 
@@ -167,6 +164,14 @@ class SolvesFile:
     def read(self, rounds: int) -> tuple[np.ndarray, Solves]:
         """The cohorts and the solves of the first `rounds` rounds."""
         return read_solves(self.path, rounds)
+
+
+def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """How a `.npy` file of such an array begins."""
+    text = io.BytesIO()
+    header: Any = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(text, header)
+    return text.getvalue()
 
 
 def read_solves(path: Path, rounds: int) -> tuple[np.ndarray, Solves]:

@@ -19,8 +19,9 @@ from .. import algorithms, exchange
 from ..algorithms import server_optimizers
 from ..core.discovery import find_modules
 
-# By which a part is known: an algorithm, a criterion, a local solver, a server's step, a penalty rule, a stage.
-_MEMBERS = ("reply", "tolerance", "step", "apply", "__call__", "absent")
+# By which a part is known: an algorithm, a criterion, a local solver, a server's step, a penalty rule, a stage, what
+# a server finds out, who is available.
+_MEMBERS = ("reply", "tolerance", "step", "apply", "__call__", "absent", "learn", "available")
 
 
 def _find_records() -> dict[str, type]:

@@ -6,7 +6,9 @@ environment.json  versions, devices, commit; one entry for each time the run was
 status.json       running, finished, interrupted, diverged or failed
 history.csv       one line per round
 solves.npy        every local solve: client, epochs, penalties, residuals, ... [rounds, cohort]
-checksums.csv     one line per round: what the round wrote into the two files above (see `checksums`)
+client_metrics.npy  every evaluated client's losses and metrics [evaluations, clients], of runs that evaluate clients
+clients.npy       whose they are: number, rows, weight, rows of each label [clients]
+checksums.csv     one line per round: what the round wrote into the files above (see `checksums`)
 checkpoints/      the last two complete states (orbax)
 lock              held by the process that writes here
 
@@ -33,10 +35,12 @@ from ..core.files import DamagedFileError, check_writable, overwrite_json, read_
 from ..core.vocabulary import RunStatus, Solves
 from ..engine import processes
 from ..results import remarks
+from ..results.client_metrics import evaluation_rounds
 from ..results.history import DivergenceError, History, RunRecord
 from . import settings as settings_module
 from .checkpoints import Checkpoints
 from .checksums import REBUILD, Checksums, check_records, name_rounds, refuse_damage
+from .client_files import CLIENT_METRICS, ClientFiles, Evaluations, read_client_metrics
 from .growing_files import HistoryFile, Row, SolvesFile, read_history, read_solves, sync
 
 SETTINGS, EXECUTION, ENVIRONMENT, STATUS = "settings.json", "execution.json", "environment.json", "status.json"
@@ -59,7 +63,9 @@ class Restored:
     round: int
     state: Any
     rows: list[Row]  # of the history, rounds 0 to `round`
+    cohorts: np.ndarray  # [rounds, cohort] of the rounds done
     solves: Solves  # of the rounds done
+    evaluations: Evaluations  # of clients
 
 
 class RunDirectory:
@@ -72,6 +78,7 @@ class RunDirectory:
         real: The dtype of residuals and penalties.
         seconds: The least time between two checkpoints.
         rebuild: Where records or checkpoints are damaged, the run goes back to before the damage; else it is an error.
+        client_files: Makes the files of clients' evaluations in a folder; None for a run without.
 
     Raises:
         ValueError: The directory cannot be used, or has another run.
@@ -86,6 +93,7 @@ class RunDirectory:
         real: Any,
         seconds: float,
         rebuild: bool = False,
+        client_files: Callable[[Path], ClientFiles] | None = None,
     ) -> None:
         self.path, self._rebuild = Path(path), rebuild
         self._lock: Any = None
@@ -100,6 +108,7 @@ class RunDirectory:
             cohort, rounds = execution["cohort"], settings["rounds"]
             self._history = HistoryFile(self.path / HISTORY)
             self._solves = SolvesFile(self.path / SOLVES, rounds, cohort, real)
+            self._client_files = None if client_files is None else client_files(self.path)
             self._checksums = Checksums(self.path)
             self._checkpoints = Checkpoints(self.path / "checkpoints", seconds)
         except OSError as error:
@@ -139,11 +148,12 @@ class RunDirectory:
             platforms = f"{begun['platform']}, now on {resolved['platform']}"
             warnings.warn(f"{self.path} was begun on {platforms}: the rest may differ in rounding", stacklevel=5)
 
-    def restore(self, like: Any) -> Restored | None:
+    def restore(self, like: Any, at_most: int | None = None) -> Restored | None:
         """Goes back to the last state that is sound and has sound records.
 
         Args:
             like: A pytree with the state's structure, and with shardings where they matter.
+            at_most: The state is of at most so many rounds; where none is kept of those, the run begins again.
 
         Returns:
             The state and what was recorded up to it; None at the beginning.
@@ -154,7 +164,7 @@ class RunDirectory:
         """
         self._refuse_other_state(like)
         try:
-            checkpoint = self._sound_checkpoint(like)
+            checkpoint = self._sound_checkpoint(like, at_most)
             round = -1 if checkpoint is None else checkpoint[0]
             if processes.is_first():
                 if round < self._rounds:
@@ -164,7 +174,9 @@ class RunDirectory:
                 self._cut_records(round + 1)
             if checkpoint is None:
                 return None
-            return Restored(round, checkpoint[1], self._history.rows(round + 1), self._solves.read(round)[1])
+            evaluations = {} if self._client_files is None else self._client_files.read(round)
+            rows, (cohorts, solves) = self._history.rows(round + 1), self._solves.read(round)
+            return Restored(round, checkpoint[1], rows, cohorts, solves, evaluations)
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be resumed: {error}") from error
 
@@ -176,11 +188,12 @@ class RunDirectory:
                 f"go on with {begun}, or give another directory to run it anew"
             )
 
-    def _sound_checkpoint(self, like: Any) -> tuple[int, Any] | None:
+    def _sound_checkpoint(self, like: Any, at_most: int | None) -> tuple[int, Any] | None:
         """Finds the last checkpoint whose records are there and sound, and removes newer ones.
 
         Args:
             like: A pytree with the state's structure.
+            at_most: The rounds that it may have, or None.
 
         Returns:
             Its round and the state; None where the run begins.
@@ -192,7 +205,9 @@ class RunDirectory:
         if written is None:
             written = len(self._history.rows())
         damaged = self._checksums.damaged(written - 1)
-        if self._rebuild:
+        if at_most is not None:  # somebody goes back on purpose: what comes after is made again
+            checkpoint = self._checkpoints.restore(like, min(at_most, self._last_sound_round(written, damaged)))
+        elif self._rebuild:
             (last,) = processes.greatest(self._last_sound_round(written, damaged))
             checkpoint = self._checkpoints.restore(like, last)
             if last + 1 < written:
@@ -210,7 +225,7 @@ class RunDirectory:
     def _last_sound_round(self, written: int, damaged: Mapping[str, list[int]]) -> int:
         """The round before all damage to the first `written` rounds; -1 if round 0 is damaged, or a whole file."""
         try:
-            self._solves.check()
+            self._check_lengths()
         except OSError:
             return -1
         return min((rounds[0] for rounds in damaged.values()), default=written) - 1
@@ -220,10 +235,16 @@ class RunDirectory:
         if checkpoint is not None:
             before = {name: [round for round in rounds if round <= checkpoint[0]] for name, rounds in damaged.items()}
             refuse_damage(self.path, {name: rounds for name, rounds in before.items() if rounds})
-            self._solves.check()
+            self._check_lengths()
         elif self._checkpoints.exist():
             unfit = f"no checkpoint in {self.path / 'checkpoints'} can be read and fits the history's {max(0, last)}"
             raise DamagedFileError(f"{unfit} rounds", REBUILD)
+
+    def _check_lengths(self) -> None:
+        """Checks that the files of full length have it."""
+        for file in (self._solves, self._client_files):
+            if file is not None:
+                file.check()
 
     def _cut_records(self, number: int) -> None:
         """Keeps the records of the first `number` rounds, round 0 counted."""
@@ -231,11 +252,15 @@ class RunDirectory:
             self._checksums.keep(number)  # first: a checksum is never without the bytes that it is about
             self._history.keep(number)
         else:
-            self._checksums.begin()
+            self._checksums.begin(more=self._client_files is not None)
             self._history.keep(0)
             self._header = self._solves.begin()
+            if self._client_files is not None:
+                self._client_files.begin()
 
-    def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
+    def record(
+        self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None, evaluations: Evaluations
+    ) -> None:
         """Adds the records of rounds that were done.
 
         Args:
@@ -243,6 +268,7 @@ class RunDirectory:
             start: Rounds done before them.
             cohorts: The rounds' clients [rounds, cohort].
             solves: The rounds' solves [rounds, cohort]; None for round 0.
+            evaluations: Of clients, after those of the rounds that were followed by one.
 
         Raises:
             RunDirectoryError: They could not be written.
@@ -252,7 +278,9 @@ class RunDirectory:
         try:
             # First, so that no round in the history is without its solves.
             solved = [self._header] if solves is None else self._solves.write(start, cohorts, solves)
-            self._checksums.append(int(rows[0]["round"]), self._history.append(rows), solved)
+            rounds = [int(row["round"]) for row in rows]
+            clients = () if self._client_files is None else self._client_files.write(rounds, evaluations)
+            self._checksums.append(rounds[0], self._history.append(rows), solved, *clients)
         except OSError as error:
             raise self._describe_failure(int(rows[-1]["round"]), error) from error
 
@@ -263,7 +291,7 @@ class RunDirectory:
     def save(self, round: int, state: Callable[[], Any]) -> bool:
         """A checkpoint of what `state` returns, after `round` rounds; whether there is one."""
         try:
-            for path in (self._history.path, self._solves.path, self._checksums.path):
+            for path in (self._history.path, self._solves.path, self.path / CLIENT_METRICS, self._checksums.path):
                 sync(path)
             self._checkpoints.save(round, state())
         except Exception as error:  # a full disk surfaces in orbax as nearly any type of exception
@@ -294,8 +322,8 @@ class RunDirectory:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            # What comes after the last round changes nothing of it.
-            if kind is not None and self._status != RunStatus.FINISHED:
+            # What comes after a run's end changes nothing of it.
+            if kind is not None and self._status not in (RunStatus.FINISHED, RunStatus.DIVERGED):
                 ends = {KeyboardInterrupt: RunStatus.INTERRUPTED, DivergenceError: RunStatus.DIVERGED}
                 status = next((ends[known] for known in ends if issubclass(kind, known)), RunStatus.FAILED)
                 where = {"round": error.round, "quantity": error.quantity} if isinstance(error, DivergenceError) else {}
@@ -339,10 +367,12 @@ class NoDirectory:
 
     path = None
 
-    def restore(self, like: Any) -> None:
+    def restore(self, like: Any, at_most: int | None = None) -> Restored | None:
         return None
 
-    def record(self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None) -> None:
+    def record(
+        self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None, evaluations: Evaluations
+    ) -> None:
         pass
 
     def due(self) -> bool:
@@ -351,7 +381,7 @@ class NoDirectory:
     def save(self, round: int, state: Callable[[], Any]) -> bool:
         return False
 
-    def say(self, status: RunStatus, message: str | None = None) -> None:
+    def say(self, status: RunStatus, message: str | None = None, **more: Any) -> None:
         pass
 
 
@@ -433,11 +463,17 @@ def read_run(path: Any) -> StoredRun:
         why = status["message"] or "wait, or resume it"
         raise ValueError(f"the run in {str(path)!r} has no round yet: {why}")
     cohorts, solves = read_solves(folder / SOLVES, rounds)
+    every, client_metrics = settings.get("evaluate_clients_every"), None
+    if isinstance(every, int):
+        done = [round for round in evaluation_rounds(settings["rounds"], every) if round <= rounds]
+        client_metrics = read_client_metrics(folder, done)
     return StoredRun(
         history=history,
         cohorts=cohorts,
         solves=solves,
         num_clients=settings["problem"]["clients"],
+        client_metrics=client_metrics,
+        evaluated=settings.get("evaluate", "all"),
         settings=settings,
         environment=_read_if_sound(folder / ENVIRONMENT, _is_environment) or [],
         execution=_read_if_sound(folder / EXECUTION, _is_execution) or {},

@@ -40,7 +40,10 @@ def simulate(algorithm, problem=None, **options):
 
 @pytest.mark.parametrize("lanes", [1, 3])
 @pytest.mark.parametrize("mode", ["current", "sent"])
-@pytest.mark.parametrize(("heard", "forgetting"), [("only", 1.0), ("all", 0.8), ("only", 0.8), ("only", 0.1)])
+@pytest.mark.parametrize(
+    ("heard", "forgetting"),
+    [("only", 1.0), ("all", 0.8), ("only", 0.8), ("only", 0.1), ("only", "auto"), ("all", "auto")],
+)
 def test_same_as_sums_in_full(heard, forgetting, mode, lanes):
     """With clients that drop out, that fail, that are never selected, and rounds in which nobody comes."""
     problem, xs, ys = least_squares(SIZES, weights=WEIGHTS)
@@ -60,10 +63,12 @@ def test_same_as_sums_in_full(heard, forgetting, mode, lanes):
         np.testing.assert_allclose(getattr(result.state, name), value, **close)
     last = [max((k for k in range(ROUNDS) if i in came[k]), default=-1) for i in range(M)]
     np.testing.assert_array_equal(result.state.message_rounds, last)
+    if forgetting == "auto":
+        assert len(set(truth.factors)) > 3 and min(truth.factors) < 0.9  # something was found out, and forgotten
 
 
 @pytest.mark.parametrize("mode", ["current", "sent"])
-@pytest.mark.parametrize("forgetting", [1.0, 0.7])
+@pytest.mark.parametrize("forgetting", [1.0, 0.7, "auto"])
 def test_with_everybody_in_every_round_it_is_the_papers_method(forgetting, mode):
     """From the first round on: nobody's message is older than a round, and nobody's is missing."""
     problem, *_ = least_squares(SIZES)
@@ -108,9 +113,9 @@ def test_the_paper_keeps_nothing_more():
     assert floats == {("current", 1): 11, ("current", 0.9): 12, ("sent", 1): 6, ("sent", 0.9): 6}
 
 
-@pytest.mark.parametrize("mode", ["current", "sent"])
-def test_the_same_bits_wherever_rows_live_and_after_a_resume(mode, tmp_path):
-    algorithm, faults = algorithm_of("only", 0.8, mode), fa.Faults(dropout=DROPOUT)
+@pytest.mark.parametrize(("mode", "forgetting"), [("current", 0.8), ("sent", 0.8), ("sent", "auto")])
+def test_the_same_bits_wherever_rows_live_and_after_a_resume(mode, forgetting, tmp_path):
+    algorithm, faults = algorithm_of("only", forgetting, mode), fa.Faults(dropout=DROPOUT)
     whole = simulate(algorithm, faults=faults)
 
     def crash(record):
@@ -143,11 +148,12 @@ def test_runs_at_once_may_forget_differently():
 def test_devices_agree():
     in_a_process("""
         from test_server_memory import *
-        algorithm, faults = algorithm_of("only", 0.8, "current"), fa.Faults(dropout=DROPOUT)
-        whole = simulate(algorithm, faults=faults)
-        for mesh, placement in ((2, "home"), (2, "dealt")):
-            other = simulate(algorithm, faults=faults, execution=fa.Execution(mesh=mesh, placement=placement))
-            np.testing.assert_allclose(other.params, whole.params, rtol=1e-9)
+        for forgetting in (0.8, "auto"):
+            algorithm, faults = algorithm_of("only", forgetting, "current"), fa.Faults(dropout=DROPOUT)
+            whole = simulate(algorithm, faults=faults)
+            for mesh, placement in ((2, "home"), (2, "dealt")):
+                other = simulate(algorithm, faults=faults, execution=fa.Execution(mesh=mesh, placement=placement))
+                np.testing.assert_allclose(other.params, whole.params, rtol=1e-9)
     """)
 
 
@@ -155,6 +161,7 @@ def test_devices_agree():
     ("options", "message"),
     [
         ({"heard": "some"}, "heard must be 'all' or 'only', got 'some'"),
+        ({"forgetting": "automatic"}, "forgetting must be 'auto', got 'automatic': did you mean 'auto'?"),
         ({"forgetting": 0}, "forgetting must be above 0, got 0"),
         ({"forgetting": 1.5}, "forgetting must be at most 1, got 1.5"),
         ({"forgetting": [0.5, 0.6]}, r"forgetting must be a number, got an array of shape \(2,\)"),

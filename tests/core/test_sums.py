@@ -13,6 +13,7 @@ from federations import least_squares
 from test_devices import in_a_process
 
 import fedjax_admm as fa
+from fedjax_admm.algorithms import fading
 from fedjax_admm.core.sums import LIMIT, PositiveSum, RunningSum
 from fedjax_admm.engine import renewal
 from fedjax_admm.engine.rounds import ServerState
@@ -94,7 +95,11 @@ def test_the_sums_are_exact_though_penalties_shrink(mode, tolerance, dtype):
 
 
 def shares(state, forgetting):
-    """What still counts of each client's last message, in rational numbers."""
+    """What still counts of each client's last message, in rational numbers, or nearly so with "auto"."""
+    if forgetting == "auto":
+        steps = int(state.server.memory.forgotten) - np.asarray(state.forgotten)
+        left = np.exp2(-steps / fading.STEPS) * (np.asarray(state.message_rounds) >= 0)
+        return np.vectorize(Fraction, otypes=[object])(left)
     ages = int(state.round) - 1 - np.asarray(state.message_rounds)
     heard = np.asarray(state.message_rounds) >= 0
     return np.array(
@@ -102,7 +107,7 @@ def shares(state, forgetting):
     )
 
 
-@pytest.mark.parametrize("forgetting", [1.0, 0.999, 0.9, 0.3])
+@pytest.mark.parametrize("forgetting", [1.0, 0.999, 0.9, 0.3, "auto"])
 @pytest.mark.parametrize("mode", ["current", "sent"])
 def test_the_sums_are_exact_though_messages_fade(mode, forgetting):
     """Over 2,000 rounds, after which a factor per round that were kept as a power would have left all range."""
@@ -112,7 +117,8 @@ def test_the_sums_are_exact_though_messages_fade(mode, forgetting):
     state, lowest, renewals = sim.init(), 1.0, 0
     for _ in range(0, 2000, BLOCK):
         state, new = go_on(sim, state)
-        error, weight = worst_error(problem, state, np.float32, shares(state, np.float32(forgetting)))
+        factor = forgetting if forgetting == "auto" else np.float32(forgetting)
+        error, weight = worst_error(problem, state, np.float32, shares(state, factor))
         assert error < LIMIT
         lowest, renewals = min(lowest, weight), renewals + new
     assert lowest < 0.1 and renewals > 2
@@ -197,11 +203,24 @@ def test_rows_that_are_split_over_devices():
             state, renewals = go_on(sim, sim.init(), 200)
             assert renewals > 1 and not state.duals.sharding.is_fully_replicated
             assert_exact(problem, state, np.float32)
-            sim = simulation(problem, shrinking(heard="only", forgetting=0.95), np.float32, mesh=mesh)
-            state, renewals = go_on(sim, sim.init(), 200)
-            assert renewals > 0
-            assert worst_error(problem, state, np.float32, shares(state, np.float32(0.95)))[0] < LIMIT
+            for forgetting, factor in ((0.95, np.float32(0.95)), ("auto", "auto")):
+                sim = simulation(problem, shrinking(heard="only", forgetting=forgetting), np.float32, mesh=mesh)
+                state, renewals = go_on(sim, sim.init(), 200)
+                assert renewals > 0
+                assert worst_error(problem, state, np.float32, shares(state, factor))[0] < LIMIT
     """)
+
+
+def test_what_the_server_has_found_out_outlives_its_sums():
+    """Sums are formed anew from the clients' rows, averages over rounds cannot be."""
+    problem = federation(np.float32)
+    sim = simulation(problem, shrinking(heard="only", forgetting="auto"), np.float32)
+    state, _ = go_on(sim, sim.init(), 20)
+    before = jax.device_get(state.server)
+    anew = renewal.renew(sim.setup, ServerState(state.params, state.server, state.penalty_mean), state.clients)
+    assert before.memory.statistics.value.square > 0
+    jax.tree.map(np.testing.assert_array_equal, anew.server.memory, before.memory)
+    np.testing.assert_allclose(anew.server.total.value, before.total.value, rtol=1e-5)
 
 
 def test_penalties_that_someone_else_changes_are_counted():

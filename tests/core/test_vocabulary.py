@@ -17,7 +17,7 @@ from fedjax_admm.results.remarks import note
 from fedjax_admm.show import report
 
 NUMBERS = {"criterion": 0, "maximum": 1, "floor": 2, "failed": 3, "dropped": 4, "quarantined": 5, "late": 6,
-           "corrupted": 7, "rejected": 8}  # fmt: skip
+           "corrupted": 7, "rejected": 8, "nobody": 9}  # fmt: skip
 every_reason = pytest.mark.parametrize("reason", StopReason)
 
 

@@ -19,8 +19,8 @@ from federations import GAMMA, least_squares, make_problem, ridge, squared_error
 import fedjax_admm as fa
 from fedjax_admm.algorithms.base import broadcast_params
 from fedjax_admm.core import sums
+from fedjax_admm.core.columns import COLUMNS
 from fedjax_admm.engine import population
-from fedjax_admm.problems.problem import RESERVED
 
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
 
@@ -278,7 +278,7 @@ def test_communicated_floats_and_history(algorithm):
     assert list(history) == names
     # What no metric may be called; some columns are only there with faults or a client time.
     others = [f"{reason}_clients" for reason in ("dropped", "quarantined", "corrupted", "rejected", "late")]
-    assert {*names, *others, *bounded, "simulated_seconds", "excess_loss", "regularizer"} == set(RESERVED)
+    assert {*names, *others, *bounded, "simulated_seconds", "excess_loss", "client_eval_seconds"} == set(COLUMNS)
     assert list(history.to_pandas().columns) == names
     np.testing.assert_array_equal(history["round"], range(4))
 

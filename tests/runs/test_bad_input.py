@@ -9,6 +9,7 @@ import pytest
 from federations import least_squares, squared_error
 
 import fedjax_admm as fa
+import fedjax_admm.runs.simulation  # imported late, it would take over what is patched here
 
 LOCAL = fa.LocalSolver(learning_rate=0.1, max_epochs=2)
 PROBLEM, XS, YS = least_squares([3, 4, 2])
@@ -126,7 +127,7 @@ BAD = {
     "a rate for a solver": (lambda: fa.fedavg(0.1), "local must be an object made by fa.LocalSolver"),
     "criterion not called": (lambda: fa.fedadmm(LOCAL, criterion=fa.criteria.run_to_maximum), "criterion must be an object"),
     "rule not called": (lambda: fa.fedadmm(LOCAL, penalty_rule=fa.penalties.constant), "penalty_rule must be an object"),
-    "ragged cohorts": (lambda: simulate(participation=[[0, 1], [2]]), "as many clients in every round"),
+    "a cohort of words": (lambda: simulate(participation=[[0, 1], ["a"]]), r"participation\[1\] must be client numbers"),
     "init not finite": (
         lambda: fa.Simulation(problem(init=lambda key: jnp.full(2, jnp.nan)), fa.fedadmm(LOCAL)).init(),
         "init returned parameters that are not finite",

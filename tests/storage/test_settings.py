@@ -23,7 +23,7 @@ from fedjax_admm.storage import parts, settings
 from fedjax_admm.storage.parts import CannotRecreate
 from fedjax_admm.storage.settings import describe, recreate
 
-NOT_SETTINGS = ("Server", "Evidence")  # records that runs make themselves
+NOT_SETTINGS = ("Server", "Evidence", "Memory", "Statistics")  # records that runs make themselves
 STORED = Path(__file__).parent / "data" / "fedjax_admm-0.1.0"
 
 

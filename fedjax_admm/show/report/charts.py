@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ...core.client_statistics import split_name
 from ...core.columns import AGAINST, COLUMNS, look_up
-from ...results import curves
+from ...results import client_curves, curves
 from ...results.curves import Curve, NamedRuns
 from ...results.history import RunRecord
 
@@ -20,7 +21,8 @@ MOST_POINTS, LEAST_POINTS, MOST_POINTS_IN_ALL = 1000, 50, 24_000
 def chart_data(runs: NamedRuns) -> tuple[dict[str, Any], list[str]]:
     """What page.js draws, and what has to be said about it."""
     columns = dict.fromkeys(name for records in runs.values() for name in records[0].history)
-    shown = sorted(filter(lambda name: look_up(name).chart, columns), key=lambda name: look_up(name).chart)
+    spreads = [name for name in columns if (parts := split_name(name)) and name not in COLUMNS and parts[1] == "mean"]
+    shown = sorted(filter(lambda name: look_up(name).chart, columns), key=lambda name: look_up(name).chart) + spreads
     most = int(np.clip(MOST_POINTS_IN_ALL // (len(runs) * len(shown)), LEAST_POINTS, MOST_POINTS))
     everywhere = {name for name in columns if all(name in r.history for records in runs.values() for r in records)}
     against = {word: each for word, each in AGAINST.items() if each.name in everywhere}
@@ -32,6 +34,8 @@ def chart_data(runs: NamedRuns) -> tuple[dict[str, Any], list[str]]:
         remarks.append("Lines are means over the seeds and bands one standard deviation to either side.")
     if "penalty_mean" in drawn:
         remarks.append("The penalty's band goes from the 10th to the 90th percentile of the clients.")
+    if any(name in drawn for name in spreads):
+        remarks.append("Lines over clients are their means, and bands go from their worst to their best decile.")
     if any(len({len(record.history["round"]) for record in records}) > 1 for records in runs.values()):
         remarks.append("Seeds of one label have different numbers of rounds: its curves end with the shortest.")
     longest = max(len(record.history["round"]) for records in runs.values() for record in records)
@@ -49,6 +53,9 @@ def _chart(column: str, lines: Iterable[list]) -> dict[str, Any]:
     if column == "penalty_mean":
         positive = np.array([value for line in lines for value in line if value])
         band, log = "clients", curves.is_wide(positive, LINEAR_PENALTIES)
+    elif (parts := split_name(column)) is not None and column not in COLUMNS:
+        title = client_curves.label_of(parts[0]) + ", over clients"
+        title, band, log = title[:1].upper() + title[1:], "clients", False
     return {"column": column, "title": title, "log": log, "band": band}
 
 
@@ -56,7 +63,9 @@ def _series(
     label: str, records: Sequence[RunRecord], abscissas: Iterable[str], columns: Iterable[str], most: int
 ) -> dict[str, Any]:
     """One label's numbers: a list per abscissa, and per column the mean and where there is one the band."""
-    evaluated = np.isfinite(records[0].history["loss"][: curves.num_rows(records)])
+    history = records[0].history
+    evaluated = history.was_evaluated | np.any([np.isfinite(history[name]) for name in history.over_clients], axis=0)
+    evaluated = evaluated[: curves.num_rows(records)]
     rows = _choose_rows(evaluated, most)
     x = {AGAINST[word].name: _plain(curves.horizontal(records, word)[rows]) for word in abscissas}
     common = (name for name in columns if all(name in record.history for record in records))
@@ -66,7 +75,10 @@ def _series(
 
 
 def _quantity(column: str) -> curves.Quantity:
-    return curves.penalty() if column == "penalty_mean" else curves.column(column)
+    if column == "penalty_mean":
+        return curves.penalty()
+    parts = None if column in COLUMNS else split_name(column)
+    return curves.column(column) if parts is None else client_curves.deciles(parts[0])
 
 
 def _choose_rows(evaluated: np.ndarray, most: int) -> np.ndarray:

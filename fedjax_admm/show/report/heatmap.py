@@ -39,7 +39,8 @@ def largest(runs: NamedRuns) -> int:
 
 def any_away(runs: NamedRuns) -> bool:
     """Whether an image of the page has a client that was selected and did nothing."""
-    return not all(np.all(records[0].solves.took_place) for records in runs.values())
+    solves = [records[0].solves for records in runs.values()]
+    return not all(np.all(each.took_place | each.vacant) for each in solves)
 
 
 def figures(runs: NamedRuns, scale: int) -> str:
@@ -74,9 +75,7 @@ def _figure(label: str, records: Sequence[RunRecord], scale: int, pixels: int) -
 def _with_away(record: RunRecord) -> np.ndarray:
     """Epochs [rounds, clients], NaN where a client was not selected, AWAY where it was and did nothing."""
     table = record.client_epochs()
-    selected = np.zeros(table.shape, bool)
-    np.put_along_axis(selected, record.cohorts, True, axis=1)
-    return np.where(selected & np.isnan(table), AWAY, table)
+    return np.where(record.selected() & np.isnan(table), AWAY, table)
 
 
 def _ticks(first: int, last: int, span: int) -> str:
