@@ -52,7 +52,9 @@ from .results.history import History as History
 from .results.history import Result as Result
 from .results.history import RunRecord as RunRecord
 from .results.personalized import Personalized as Personalized
+from .results.tuning import Tuning as Tuning
 from .runs import loggers as loggers
+from .runs import ranges as ranges
 from .runs.compare import compare as compare
 from .runs.estimate import Estimate as Estimate
 from .runs.estimate import estimate as estimate
@@ -62,8 +64,10 @@ from .runs.resume import resume as resume
 from .runs.simulate import simulate as simulate
 from .runs.simulation import Simulation as Simulation
 from .runs.sweeps import simulate_many as simulate_many
+from .runs.tune import tune as tune
 from .show import plots as plots
 from .storage.comparison_directory import read_comparison as read_comparison
 from .storage.run_directory import RunDirectoryError as RunDirectoryError
 from .storage.run_directory import StoredRun as StoredRun
 from .storage.run_directory import read_run as read_run
+from .storage.tuning_directory import read_tuning as read_tuning

@@ -26,12 +26,21 @@ fedjax-admm compare linear --clients 20 --rows-per-client 50 --dimension 100 --b
 --algorithms fedadmm,fedadmm-insa --penalties 0.1,1 --seeds 0,1 --out runs/comparison
 
 The same command again, or `fedjax-admm resume runs/comparison`, goes on; more seeds or algorithms are added."""
+TUNE_HELP = """Many settings of one algorithm on one example, and which is the best.
+
+Example:
+
+fedjax-admm tune linear --clients 20 --rows-per-client 50 --dimension 100 --batch-size 10 --rounds 10 \
+--algorithm fedadmm --grid penalty=0.1,1,10 --grid learning-rate=0.001,0.003 --halving 2 --out runs/tuned
+
+The same command again, or `fedjax-admm resume runs/tuned`, goes on."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
-run_app, compare_app = typer.Typer(no_args_is_help=True), typer.Typer(no_args_is_help=True)
+run_app, compare_app, tune_app = (typer.Typer(no_args_is_help=True) for _ in range(3))
 data_app = typer.Typer(no_args_is_help=True, help="Data sets on disk.")
 app.add_typer(run_app, name="run", help=RUN_HELP)
 app.add_typer(compare_app, name="compare", help=COMPARE_HELP)
+app.add_typer(tune_app, name="tune", help=TUNE_HELP)
 app.add_typer(data_app, name="data")
 
 

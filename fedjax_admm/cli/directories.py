@@ -1,4 +1,4 @@
-"""The commands about a run or a comparison that is on disk: resume and report."""
+"""The commands about a run, a comparison or a tuning that is on disk: resume and report."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from ..runs.resume import resume, resume_comparison
+from ..runs.resume import resume, resume_comparison, resume_tuning
 from ..show.report import write_report
 from ..storage.comparison_directory import CELLS, read_comparison
 from ..storage.run_directory import read_run
+from ..storage.tuning_directory import TUNING
 from . import output
 from .application import app
 from .failures import carry_past_typer
@@ -35,7 +36,9 @@ def _resume(
         bool, typer.Option("--rebuild", help="Where records are damaged, go back to before the damage.")
     ] = False,
 ) -> None:
-    """Goes on with the run or the comparison in DIR. Nothing that DIR names is imported unless --trust names it too.
+    """Goes on with the run, the comparison or the tuning in DIR.
+
+    Nothing that DIR names is imported unless --trust names it too.
 
     Example:
 
@@ -45,6 +48,11 @@ def _resume(
     if (Path(directory) / CELLS).exists():
         complete = not rebuild and not any(read_comparison(directory).missing.values())
         output.show_comparison(resume_comparison(directory, **choices), directory, complete)
+        return
+    if (Path(directory) / TUNING).exists():
+        if rebuild:
+            raise ValueError(f"--rebuild is for single runs: give it with one of the runs in {directory}")
+        output.show_tuning(resume_tuning(directory, trust=trust or (), progress=progress), directory)
         return
     before = None if rebuild else output.rounds_if_complete(directory)
     result, stored = resume(directory, **choices), read_run(directory)
@@ -57,7 +65,7 @@ def _report(
     directory: Directory,
     output: Annotated[str | None, typer.Option(help="The file; by default report.html in DIR.")] = None,
 ) -> None:
-    """Writes one HTML page about the run or the comparison in DIR: table, curves, settings, machine.
+    """Writes one HTML page about the run, the comparison or the tuning in DIR: table, curves, settings, machine.
 
     Example:
 

@@ -1,7 +1,8 @@
-"""The commands `run` and `compare`, with a subcommand for each example."""
+"""The commands `run`, `compare` and `tune`, with a subcommand for each example."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -18,19 +19,22 @@ from ..exchange.client_time import ClientTime
 from ..exchange.faults import Faults
 from ..results import remarks
 from ..results.history import Result
+from ..runs import ranges
 from ..runs.compare import check_seeds, compare
 from ..runs.estimate import estimate
 from ..runs.progress import making
 from ..runs.simulate import check_run, simulate
+from ..runs.tune import tune
 from ..storage.comparison_directory import CELLS
 from ..storage.run_directory import check_place
 from ..storage.settings import title
 from . import output
-from .application import compare_app, run_app
+from .application import compare_app, run_app, tune_app
 from .failures import carry_past_typer
 from .flags import Flags, command, read_value
 from .methods import check_algorithm, check_name, check_penalties, criterion_option, make_cells, split_words
 
+LOCAL = ("learning_rate", "max_epochs", "batch_size")  # of the local solver, that a grid may name
 EXAMPLES = {
     "linear": examples.linear_regression,
     "mnist": examples.mnist_cnn,
@@ -74,11 +78,28 @@ _MANY = (
         f"COLUMN=VALUE: also the work until {', '.join(LOSSES)} or a metric is there; may be given again.",
     ),
 )
+_TRIED = (
+    _option("algorithm", str, "fedadmm-insa", f"One of {_names}."),
+    _option(
+        "grid",
+        list[str] | None,
+        None,
+        "NAME=VALUES, a number of the algorithm or of its local solver (learning-rate, max-epochs, batch-size) and its "
+        "values between commas; with --draws also a range: log(0.01,10), linear(0,1), whole(1,20). May be given again: "
+        "every combination is tried.",
+    ),
+    _option("seeds", str, "0", "Seeds, between commas; a setting's score is the mean over them.", _read_list),
+)
 _SIMULATE = {"problem": None, "algorithm": None, "rounds": None, "participation": None, "initial_params": None,
              "on_round": None, "execution": None, "faults": None, "client_time": None, "exchange": None,
              "label": None, "run_dir": "out"}  # fmt: skip
 _RUN = Flags([simulate], "Run", renamed=_SIMULATE)
 _RUNS = Flags([simulate], "Run", renamed=_SIMULATE | {"seed": None})
+_TUNE = Flags(
+    [tune],
+    "Search",
+    renamed=dict.fromkeys(("problem", "make_algorithm", "grid", "rounds", "seeds", "run_dir", "progress")),
+)
 _EXECUTION = Flags([Execution], "Run", renamed={"mesh": None})
 _FAULTS = Flags([Faults], "Faults", own_defaults=False)
 _TIME = Flags([ClientTime], "Client time", own_defaults=False)
@@ -126,8 +147,29 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         settings |= example.run_settings | {"seeds": values["seeds"]}
         output.show_comparison(compare(example.problem, chosen, targets=targets, **settings), values["out"])
 
-    for where, function, own, flags in ((run_app, run, _ONE, _RUN), (compare_app, compare_, _MANY, _RUNS)):
-        groups = (flags, _EXECUTION, problem, _METHOD, _FAULTS, _TIME)
+    def tune_(**values: Any) -> None:
+        name, options = check_name(values["algorithm"]), _METHOD.values(values)
+        settings = _RUNS.values(values) | _read_circumstances(values)
+        settings.pop("rebuild")
+        check_run(**settings)
+        grid = dict(read_grid(text) for text in values["grid"] or ())
+        example = _make_example(make, problem.values(values), values["progress"])
+
+        def make_algorithm(**setting: Any) -> Any:
+            own = {word: value for word, value in setting.items() if word in LOCAL}
+            local = dataclasses.replace(example.local, **own)
+            others = {word: value for word, value in setting.items() if word not in LOCAL}
+            return dataclasses.replace(example, local=local).algorithm(name, **options | others)
+
+        chosen = example.run_settings | settings | _TUNE.values(values) | {"seeds": values["seeds"]}
+        output.show_tuning(tune(example.problem, make_algorithm, grid, **chosen), values["out"])
+
+    for where, function, own, flags in (
+        (run_app, run, _ONE, (_RUN,)),
+        (compare_app, compare_, _MANY, (_RUNS,)),
+        (tune_app, tune_, _TRIED, (_TUNE, _RUNS)),
+    ):
+        groups = (*flags, _EXECUTION, problem, _METHOD, _FAULTS, _TIME)
         where.command(name, help=text)(command(carry_past_typer(function), *groups, own=own))
 
 
@@ -164,6 +206,21 @@ def read_target(text: str) -> tuple[str, float]:
     if not isinstance(target := read_value(number), int | float):
         raise ValueError(f"--target must be COLUMN=VALUE, such as loss=1.5 or accuracy=0.9, got {text!r}")
     return column.replace("-", "_"), float(target)
+
+
+def read_grid(text: str) -> tuple[str, Any]:
+    """A name and its values or its range, from NAME=VALUES."""
+    name, _, values = text.partition("=")
+    kind, bracket, ends = values.partition("(")
+    if bracket and kind in ranges.__all__ and ends.endswith(")"):
+        low_and_high = read_value(ends[:-1])
+        if not isinstance(low_and_high, list) or len(low_and_high) != 2:
+            raise ValueError(f"--grid {name}: a range must be {kind}(LOW,HIGH), got {values!r}")
+        return name.replace("-", "_"), getattr(ranges, kind)(*low_and_high)
+    if not name or not values:
+        raise ValueError(f"--grid must be NAME=VALUES, such as penalty=0.1,1,10, got {text!r}")
+    read = read_value(values)
+    return name.replace("-", "_"), read if isinstance(read, list) else [read]
 
 
 for _name, _make in EXAMPLES.items():

@@ -33,24 +33,25 @@ class Progress:
         total: The rounds of the run.
         show: Whether to show anything.
         done: Rounds that were done before.
+        unit: What is counted, if not rounds.
 
     >>> with Progress(total=10, show=False) as progress:
     ...     progress.update(1, "loss 2.3")
     """
 
-    def __init__(self, total: int, show: bool, done: int = 0) -> None:
-        self._total, self._show = total, show
+    def __init__(self, total: int, show: bool, done: int = 0, unit: str = "round") -> None:
+        self._total, self._show, self._unit = total, show, unit
         self._done, self._began, self._last = done, time.monotonic(), time.monotonic()
         self._compiled: tuple[int, float] | None = None  # rounds done and the time after the first update
         in_notebook = any("notebook" in kind.__module__ for kind in tqdm.__mro__)  # what tqdm.auto chose
         show = show and done < total
         self._bar = (
-            tqdm(total=total, initial=done, unit="round", postfix="compiling")
+            tqdm(total=total, initial=done, unit=unit, postfix="compiling")
             if show and (in_notebook or sys.stderr.isatty())
             else None
         )
         if show and self._bar is None:
-            print(f"compiling, then round {done + 1} of {total}", file=sys.stderr, flush=True)
+            print(f"compiling, then {unit} {done + 1} of {total}", file=sys.stderr, flush=True)
 
     def update(self, rounds: int, summary: str) -> None:
         self._done += rounds
@@ -68,7 +69,7 @@ class Progress:
             return
         if self._show and (now - self._last > SECONDS_BETWEEN_LINES or self._done == self._total):
             self._last = now
-            line = f"round {self._done}/{self._total}, {now - self._began:.0f} s{self._left(now)}: {summary}"
+            line = f"{self._unit} {self._done}/{self._total}, {now - self._began:.0f} s{self._left(now)}: {summary}"
             print(line, file=sys.stderr, flush=True)
 
     def _left(self, now: float) -> str:

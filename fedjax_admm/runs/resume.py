@@ -1,4 +1,4 @@
-"""`resume`: going on with the run or the comparison in a directory, from what it says about itself."""
+"""`resume`: going on with the run, the comparison or the tuning in a directory, from what it says about itself."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from ..engine.execution import Execution
 from ..problems.problem import Problem
 from ..results.comparison import Comparison
 from ..results.history import Result
+from ..results.tuning import Tuning
 from ..storage.comparison_directory import CELLS, read_plan
 from ..storage.parts import CannotRecreate
 from ..storage.run_directory import SETTINGS, as_folder, begun_with, read_run_settings
 from ..storage.settings import CONDITIONS, EVALUATION, is_plain, recreate, recreate_algorithm
+from ..storage.tuning_directory import TUNING, read_tuning_plan, recreate_settings
 from .compare import compare
 from .progress import making
 from .simulate import simulate
+from .tune import run_search
 
 SHARED = ("rounds", "participation", "evaluate_every", *EVALUATION, *CONDITIONS)  # what all cells of a comparison have
 
@@ -88,6 +91,39 @@ def resume_comparison(path: Any, trust: str | Sequence[str] = (), **settings: An
         problem = remake_problem(plan.problem.get("recipe"), settings.get("progress", True))
     settings = kept | {"execution": execution, "seeds": plan.seeds} | settings
     return compare(problem, algorithms, run_dir=path, baseline=plan.baseline, **settings)
+
+
+def resume_tuning(
+    path: Any, trust: str | Sequence[str] = (), at_once: int | str = "auto", progress: bool = True, **settings: Any
+) -> Tuning:
+    """Goes on with the tuning in a directory, from what it says about itself.
+
+    Args:
+        path: The tuning's directory.
+        trust: Modules of your own that may be imported; see `resume`.
+        at_once: How many runs are one program; see `tune`.
+        progress: Whether to show any.
+        settings: What else may change: checkpoint_seconds.
+
+    Returns:
+        The tuning.
+
+    Raises:
+        CannotRecreate: If it needs anything that is not in its settings or not trusted.
+    """
+    plan = read_tuning_plan(as_folder(path))
+    with recreating(path, plan.versions):
+        if plan.shared.get("initial_params") is not None:
+            raise CannotRecreate("initial_params")
+        trusted = check_trust(trust)
+        algorithms = [recreate_algorithm(cell["algorithm"], trusted) for cell in plan.cells.values()]
+        kept = {name: recreate(plan.shared[name], trusted) for name in SHARED if name in plan.shared}
+        execution = remake_execution(plan.shared.get("execution"), as_folder(path) / TUNING)
+        problem = remake_problem(plan.problem.get("recipe"), progress)
+    del kept["rounds"]  # the last rung
+    shared = kept | {"execution": execution} | settings
+    labels = dict(zip(plan.cells, recreate_settings(plan), strict=True))
+    return run_search(problem, labels, algorithms, plan.search, path, at_once, progress, shared)
 
 
 @contextlib.contextmanager

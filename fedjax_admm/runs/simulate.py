@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -44,11 +44,13 @@ from .client_evaluation import ClientEvaluation, check_client_evaluation
 from .collected_solves import CollectedSolves
 from .history_builder import HistoryBuilder
 from .interrupts import Interrupted, Interrupts
+from .kept import KeptRun
 from .progress import Progress
 from .simulation import Simulation, check_conditions
 
 MOST_ROUNDS_A_DISPATCH = 64
 SECONDS_A_DISPATCH = 1.0  # if a round is shorter: so that progress shows, rows are written and an interrupt is heard
+Directory = RunDirectory | NoDirectory | KeptRun
 PRECISION = ("jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion")  # that results depend on
 
 
@@ -133,6 +135,54 @@ def simulate(
     >>> bool(result.history["loss"][-1] < 0.01 * result.history["loss"][0])
     True
     """
+    return simulate_until(
+        rounds, problem, algorithm, rounds, participation=participation, seed=seed, initial_params=initial_params,
+        evaluate_every=evaluate_every, evaluate=evaluate, evaluate_clients_every=evaluate_clients_every,
+        evaluate_clients=evaluate_clients, run_dir=run_dir, execution=execution, faults=faults, client_time=client_time,
+        exchange=exchange, progress=progress, on_round=on_round, checkpoint_seconds=checkpoint_seconds, label=label,
+        rebuild=rebuild,
+    )  # fmt: skip
+
+
+def simulate_until(
+    until: int,
+    problem: Problem,
+    algorithm: Algorithm,
+    rounds: int,
+    *,
+    kept: KeptRun | None = None,
+    participation: Any = 1.0,
+    seed: int = 0,
+    initial_params: Any = None,
+    evaluate_every: int = 1,
+    evaluate: Any = "all",
+    evaluate_clients_every: int | None = None,
+    evaluate_clients: Any = "all",
+    run_dir: str | os.PathLike[str] | None = None,
+    execution: Execution | None = None,
+    faults: Faults | None = None,
+    client_time: ClientTime | None = None,
+    exchange: Any = (),
+    progress: bool = True,
+    on_round: Callable[..., Any] | None = None,
+    checkpoint_seconds: float = 60.0,
+    label: str | None = None,
+    rebuild: bool = False,
+) -> Result:
+    """`simulate`, which pauses after some of the rounds; the same call with a later `until` goes on.
+
+    Args:
+        until: After which round it pauses, a multiple of `evaluate_every`; or ends if that is the last.
+        problem: What the clients minimise.
+        algorithm: How.
+        rounds: The rounds of the whole run.
+        kept: Where the run is kept meanwhile if it has no `run_dir`; None: nowhere.
+
+    The other arguments are `simulate`'s.
+
+    Returns:
+        The run so far.
+    """
     rounds = checks.integer("rounds", rounds, at_least=1)
     chosen = {
         "evaluate": evaluate, "evaluate_clients_every": evaluate_clients_every, "evaluate_clients": evaluate_clients,
@@ -144,28 +194,20 @@ def simulate(
         execution=execution, faults=faults, client_time=client_time, exchange=exchange,
     )  # fmt: skip
     sim.check_rounds(rounds)
+    if run_dir is None:
+        sim.check_folder()
     check_evaluate(evaluate, sim.problem)
     clients = None
     if evaluate_clients_every is not None:
         clients = ClientEvaluation(sim, rounds, int(evaluate_clients_every), evaluate_clients)
-    run = _Run(sim, rounds, _Evaluation(evaluate, evaluate_every, clients), progress, on_round)
+    run = _Run(sim, rounds, _Evaluation(evaluate, evaluate_every, clients), progress, on_round, until)
     if run_dir is None:
         with processes.together(None), Interrupts(kept=False) as interrupts:
-            return run(NoDirectory(), interrupts)
-    settings = {
-        "precision": {name: describe(getattr(jax.config, name)) for name in PRECISION},
-        "problem": describe_problem(problem),
-        "algorithm": describe_algorithm(algorithm, problem),
-        "rounds": rounds,
-        "participation": describe(sim.cohorts.setting),
-        "seed": sim.seed,
-        "initial_params": digest(initial_params),
-        "evaluate_every": evaluate_every,
-        "execution": sim.execution.settings(),
-        **describe_conditions(faults, client_time, exchange),
-        **describe_evaluation(chosen),
-        **({} if label is None else {"label": str(label)}),
-    }
+            return run(NoDirectory() if kept is None else kept, interrupts)
+    conditions = describe_conditions(faults, client_time, exchange) | describe_evaluation(chosen)
+    settings = describe_run(
+        sim, describe_problem(problem), algorithm, rounds, evaluate_every, initial_params, conditions, label
+    )
     real, files = trees.scalar_dtype(sim.shapes().params), None if clients is None else clients.files
     with (
         processes.together(run_dir),
@@ -174,6 +216,46 @@ def simulate(
     ):
         sim.use(sim.execution.again(directory.execution), directory.path)
         return run(directory, interrupts)
+
+
+def describe_run(
+    sim: Simulation,
+    problem: Any,
+    algorithm: Algorithm,
+    rounds: int,
+    evaluate_every: int,
+    initial_params: Any = None,
+    conditions: Mapping[str, Any] = {},
+    label: str | None = None,
+) -> dict[str, Any]:
+    """A run's settings, as its directory has them.
+
+    Args:
+        sim: Its simulation.
+        problem: The problem, described.
+        algorithm: As it was given.
+        rounds: How many rounds the run has.
+        evaluate_every: Rounds between two evaluations.
+        initial_params: z^0, if it was given.
+        conditions: Faults, the clients' time, stages and what is evaluated, described.
+        label: What the algorithm is called.
+
+    Returns:
+        What JSON can hold.
+    """
+    return {
+        "precision": {name: describe(getattr(jax.config, name)) for name in PRECISION},
+        "problem": problem,
+        "algorithm": describe_algorithm(algorithm, sim.problem),
+        "rounds": rounds,
+        "participation": describe(sim.cohorts.setting),
+        "seed": sim.seed,
+        "initial_params": digest(initial_params),
+        "evaluate_every": evaluate_every,
+        "execution": sim.execution.settings(),
+        **conditions,
+        **({} if label is None else {"label": str(label)}),
+    }
 
 
 def check_run(
@@ -223,18 +305,24 @@ class _Run:
     """The loop over a simulation's rounds."""
 
     def __init__(
-        self, sim: Simulation, rounds: int, evaluation: _Evaluation, progress: bool, on_round: Callable | None
+        self,
+        sim: Simulation,
+        rounds: int,
+        evaluation: _Evaluation,
+        progress: bool,
+        on_round: Callable | None,
+        until: int,
     ) -> None:
         first = processes.is_first()
         self._sim, self._rounds, self._evaluation, self._progress = sim, rounds, evaluation, progress and first
         self._on_round, self._wants_state = on_round if first else None, _wants_state(on_round)
-        least = evaluation.until_next(0)
+        self._until, least = min(until, rounds), evaluation.until_next(0)
         # A clock must stand still before it is known who is available next.
         alone = self._wants_state or sim.cohorts.needs_clock
         self._most = 1 if alone else min(least, MOST_ROUNDS_A_DISPATCH)
         self._cohorts: list[np.ndarray] = []  # of the rounds done, each [cohort]
 
-    def __call__(self, directory: RunDirectory | NoDirectory, interrupts: Interrupts) -> Result:
+    def __call__(self, directory: Directory, interrupts: Interrupts) -> Result:
         sim, clients = self._sim, self._evaluation.clients
         log = HistoryBuilder(sim, self._evaluation.on, () if clients is None else clients.quantities)
         restored, solves = directory.restore(sim.saved_shape()), CollectedSolves()
@@ -251,9 +339,9 @@ class _Run:
             self._cohorts = list(restored.cohorts)
             sim.cohorts.check_repeats(restored.cohorts)
         quick, stop = 1, False  # rounds that fit into SECONDS_A_DISPATCH; whether it is to stop
-        with Progress(self._rounds, self._progress, done) as shown:
-            while done < self._rounds and not stop:
-                count = min(self._most, quick, self._rounds - done, self._evaluation.until_next(done))
+        with Progress(self._until, self._progress, done) as shown:
+            while done < self._until and not stop:
+                count = min(self._most, quick, self._until - done, self._evaluation.until_next(done))
                 state, new, seconds = self._dispatch(state, done, count, log, directory, interrupts)
                 solves.add(new)
                 done += count
@@ -264,10 +352,12 @@ class _Run:
                 shown.update(count, log.summary())
                 quick = max(1, min(4 * count, int(SECONDS_A_DISPATCH / max(seconds / count, 1e-9))))
                 quick, stop, due = processes.greatest(quick, interrupts.requested, directory.due())
-                if (stop or due or done == self._rounds) and directory.save(done, partial(sim.saved, state)):
+                if (stop or due or done == self._until) and directory.save(done, partial(sim.saved, state)):
                     sim.was_saved(state)
         if done == self._rounds:
             directory.say(RunStatus.FINISHED)
+        elif done == self._until and not stop:
+            directory.say(RunStatus.INTERRUPTED, f"paused after round {done} of {self._rounds}")
         result = self._result(state, done, log, solves.solves())
         if stop:
             raise Interrupted(done, None if directory.path is None else str(directory.path), result)
@@ -304,7 +394,7 @@ class _Run:
         done: int,
         count: int,
         log: HistoryBuilder,
-        directory: RunDirectory | NoDirectory,
+        directory: Directory,
         interrupts: Interrupts,
     ) -> tuple[State, Solves, float]:
         """`count` rounds in one call of the device: the state, their solves [count, cohort] and the seconds."""
@@ -327,7 +417,7 @@ class _Run:
 
     def _tell(
         self,
-        directory: RunDirectory | NoDirectory,
+        directory: Directory,
         log: HistoryBuilder,
         start: int,
         solves: Solves | None,

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..algorithms.base import Algorithm
 from ..core.environment import versions
-from ..core.files import DamagedFileError, read_json, write_json
+from ..core.files import DamagedFileError, read_json, write_json, write_whole
 from ..core.vocabulary import RunStatus
 from ..engine import processes
 from ..engine.execution import Execution
@@ -147,6 +147,36 @@ def read_comparison(path: Any) -> Comparison:
     return Comparison(runs, missing, plan.baseline, plan.targets)
 
 
+def write_tables(path: Any) -> None:
+    """Writes what is done of a comparison as table.txt, .csv, .md and .tex into its directory, if anything is.
+
+    Args:
+        path: The comparison's directory.
+    """
+    comparison = read_comparison(path)
+    if not comparison.by_label():
+        return
+    forms = {
+        "table.txt": comparison.text(),
+        "table.csv": comparison.csv(),
+        "table.md": comparison.markdown(),
+        "table.tex": comparison.latex(),
+    }
+    write_forms(forms, path)
+
+
+def write_forms(forms: Mapping[str, str], path: Any) -> None:
+    """Writes texts into a directory.
+
+    Args:
+        forms: File name -> text.
+        path: The directory.
+    """
+    for name, text in forms.items():
+        data = (text.rstrip("\n") + "\n").encode()
+        write_whole(Path(path) / name, lambda file, data=data: file.write(data))
+
+
 def write_plan(
     folder: Path,
     problem: Problem,
@@ -174,7 +204,7 @@ def write_plan(
         ValueError: If the directory has a comparison with other settings, or cannot be used.
     """
     check_place(folder, CELLS)
-    described = {"problem": describe_problem(problem), "settings": _describe_shared(settings)}
+    described = {"problem": describe_problem(problem), "settings": describe_shared(settings)}
     before = read_plan(folder) if (folder / CELLS).exists() else None
     if before is not None:
         stored, current = _shared(before.problem, before.settings), _shared(**described)
@@ -200,10 +230,23 @@ def write_plan(
 
 def _shared(problem: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """What all cells must agree in: the problem as such, since its recipe may have an algorithm's learning rate."""
-    return {"problem": {k: v for k, v in problem.items() if k not in ("recipe", "optimal_loss")}, **settings}
+    return {"problem": comparable_problem(problem), **settings}
 
 
-def _describe_shared(settings: Mapping[str, Any]) -> dict[str, Any]:
+def comparable_problem(problem: Mapping[str, Any]) -> dict[str, Any]:
+    """A described problem as such: the call that made it may have named an algorithm's learning rate."""
+    return {k: v for k, v in problem.items() if k not in ("recipe", "optimal_loss")}
+
+
+def describe_shared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`simulate`'s arguments that all runs of several have in common.
+
+    Args:
+        settings: The arguments, defaults left out.
+
+    Returns:
+        What JSON can hold.
+    """
     return {
         "rounds": settings["rounds"],
         "participation": describe(settings.get("participation", 1.0)),

@@ -148,11 +148,12 @@ class RunDirectory:
             platforms = f"{begun['platform']}, now on {resolved['platform']}"
             warnings.warn(f"{self.path} was begun on {platforms}: the rest may differ in rounding", stacklevel=5)
 
-    def restore(self, like: Any) -> Restored | None:
+    def restore(self, like: Any, at_most: int | None = None) -> Restored | None:
         """Goes back to the last state that is sound and has sound records.
 
         Args:
             like: A pytree with the state's structure, and with shardings where they matter.
+            at_most: The state is of at most so many rounds; where none is kept of those, the run begins again.
 
         Returns:
             The state and what was recorded up to it; None at the beginning.
@@ -163,7 +164,7 @@ class RunDirectory:
         """
         self._refuse_other_state(like)
         try:
-            checkpoint = self._sound_checkpoint(like)
+            checkpoint = self._sound_checkpoint(like, at_most)
             round = -1 if checkpoint is None else checkpoint[0]
             if processes.is_first():
                 if round < self._rounds:
@@ -187,11 +188,12 @@ class RunDirectory:
                 f"go on with {begun}, or give another directory to run it anew"
             )
 
-    def _sound_checkpoint(self, like: Any) -> tuple[int, Any] | None:
+    def _sound_checkpoint(self, like: Any, at_most: int | None) -> tuple[int, Any] | None:
         """Finds the last checkpoint whose records are there and sound, and removes newer ones.
 
         Args:
             like: A pytree with the state's structure.
+            at_most: The rounds that it may have, or None.
 
         Returns:
             Its round and the state; None where the run begins.
@@ -203,7 +205,9 @@ class RunDirectory:
         if written is None:
             written = len(self._history.rows())
         damaged = self._checksums.damaged(written - 1)
-        if self._rebuild:
+        if at_most is not None:  # somebody goes back on purpose: what comes after is made again
+            checkpoint = self._checkpoints.restore(like, min(at_most, self._last_sound_round(written, damaged)))
+        elif self._rebuild:
             (last,) = processes.greatest(self._last_sound_round(written, damaged))
             checkpoint = self._checkpoints.restore(like, last)
             if last + 1 < written:
@@ -318,8 +322,8 @@ class RunDirectory:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            # What comes after the last round changes nothing of it.
-            if kind is not None and self._status != RunStatus.FINISHED:
+            # What comes after a run's end changes nothing of it.
+            if kind is not None and self._status not in (RunStatus.FINISHED, RunStatus.DIVERGED):
                 ends = {KeyboardInterrupt: RunStatus.INTERRUPTED, DivergenceError: RunStatus.DIVERGED}
                 status = next((ends[known] for known in ends if issubclass(kind, known)), RunStatus.FAILED)
                 where = {"round": error.round, "quantity": error.quantity} if isinstance(error, DivergenceError) else {}
@@ -363,7 +367,7 @@ class NoDirectory:
 
     path = None
 
-    def restore(self, like: Any) -> None:
+    def restore(self, like: Any, at_most: int | None = None) -> Restored | None:
         return None
 
     def record(
@@ -377,7 +381,7 @@ class NoDirectory:
     def save(self, round: int, state: Callable[[], Any]) -> bool:
         return False
 
-    def say(self, status: RunStatus, message: str | None = None) -> None:
+    def say(self, status: RunStatus, message: str | None = None, **more: Any) -> None:
         pass
 
 

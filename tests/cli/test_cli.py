@@ -326,7 +326,7 @@ def test_a_wide_table_fits_a_terminal_and_is_a_line_a_row_elsewhere(tmp_path, ca
     lines = call(text, capsys)[1].splitlines()
     assert max(map(len, lines)) <= 80
     heads = [line for line in lines if line.startswith("algorithm")]
-    assert len(heads) > 1 and "loss difference" in " ".join(heads) and "floats" in heads[-1]
+    assert len(heads) > 1 and "loss, difference" in " ".join(heads) and "floats" in heads[-1]
     assert [line.split()[0] for line in lines if line].count("fedadmm") == len(heads)
 
 
@@ -370,14 +370,16 @@ def test_every_example_in_the_help_and_in_the_documents_runs(tmp_path, monkeypat
     """As written, but for the rounds of the documents', for what needs the network, and for the paper's full sizes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    texts = [help_of(*words) for words in ((), ("run",), ("compare",), ("resume",), ("report",), ("data", "list"))]
+    texts = [
+        help_of(*words) for words in ((), ("run",), ("compare",), ("tune",), ("resume",), ("report",), ("data", "list"))
+    ]
     in_help = [command for text in texts for command in examples(text)]
     documents = [ROOT / "README.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
     texts = [document.read_text().replace("\\\n", " ") for document in documents]
     lines = [line for text in texts for line in re.findall(r"^    .*?(fedjax-admm [^`\n]*)", text, re.MULTILINE)]
     in_documents = [re.sub(r"--rounds \d+", "--rounds 4", " ".join(line.split())) for line in lines]
     for commands in (in_help, in_documents):
-        assert {command.split()[1] for command in commands} >= {"run", "compare", "resume", "report", "data"}
+        assert {command.split()[1] for command in commands} >= {"run", "compare", "tune", "resume", "report", "data"}
     done = set()
     for command in in_help + in_documents:
         words = command.removeprefix("fedjax-admm ")
@@ -397,7 +399,7 @@ def test_help_shows_shapes(monkeypatch):
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-@pytest.mark.parametrize("command", ["run", "compare"])
+@pytest.mark.parametrize("command", ["run", "compare", "tune"])
 def test_help_explains_every_flag(command, example, monkeypatch):
     """In words: a default or the kind of value that a flag takes is no explanation."""
     monkeypatch.setenv("COLUMNS", "2000")  # one line for each flag

@@ -35,9 +35,9 @@ CONTRACTS = {
     ("engine", "exchange"): {"stage"},
 }
 WITHOUT_JAX = {"results", "show", "cli"}
-# Two that may import the package when they are called: a run and a comparison draw themselves.
-PLOTS = {("results.history", "plot"), ("results.comparison", "plot")}
-START = ("cli", "main")  # a third: it hears Ctrl-C while the rest of the package is imported
+# Three that may import the package when they are called: a run, a comparison and a tuning draw themselves.
+PLOTS = {("results.history", "plot"), ("results.comparison", "plot"), ("results.tuning", "plot")}
+START = ("cli", "main")  # a fourth: it hears Ctrl-C while the rest of the package is imported
 
 
 class Edge(NamedTuple):

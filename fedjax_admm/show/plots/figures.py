@@ -49,6 +49,11 @@ def pyplot() -> Any:
     return plt
 
 
+def close(figure: Any) -> None:
+    """Frees a figure that nobody is to see."""
+    pyplot().close(figure)
+
+
 def style(index: int) -> Style:
     """The line of the index-th run: no two of the first 49 are alike."""
     return {"color": COLORS[index % 7], "linestyle": DASHES[(index + index // 7) % 7], "linewidth": 1.5}

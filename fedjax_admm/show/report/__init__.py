@@ -7,6 +7,8 @@ PNG images (`heatmap.py`).
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import string
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,15 +24,19 @@ from ...core.vocabulary import AWAY, VACANT, RunStatus, StopReason
 from ...results.comparison import Comparison, key_figures
 from ...results.curves import NamedRuns
 from ...results.tables import Table
+from ...results.tuning import Tuning
 from ...storage.comparison_directory import CELLS, read_comparison
 from ...storage.run_directory import StoredRun, read_run
+from ...storage.tuning_directory import TUNING, read_tuning
+from ..plots.figures import close
 from . import charts, clients, heatmap
 
 MOST_NAMES = 6  # labels that the first sentence names
+MOST_CURVES = 8  # settings of a tuning that have curves and maps
 
 
 def write_report(directory: Any, output: Any = None) -> Path:
-    """Writes the page about the run or the comparison in a directory.
+    """Writes the page about the run, the comparison or the tuning in a directory.
 
     Args:
         directory: The directory.
@@ -40,7 +46,8 @@ def write_report(directory: Any, output: Any = None) -> Path:
         The file.
     """
     folder = Path(directory)
-    text = _comparison_page(folder) if (folder / CELLS).exists() else _run_page(folder)
+    kinds = {CELLS: _comparison_page, TUNING: _tuning_page}
+    text = next((write for mark, write in kinds.items() if (folder / mark).exists()), _run_page)(folder)
     file = folder / "report.html" if output is None else Path(output)
     try:
         if file.is_dir() or not file.parent.is_dir():
@@ -81,12 +88,51 @@ def _comparison_page(folder: Path) -> str:
         folder.resolve().name,
         runs,
         problem=first.problem_name,
-        table=comparison.table(full_names=True),
+        table=comparison.table(),
         settings=settings,
         environment=first.environment[-1] if first.environment else {},
         notes=comparison.notes(),
         more=_more_tables(comparison),
     )
+
+
+def _tuning_page(folder: Path) -> str:
+    tuning = read_tuning(folder)
+    best = [tuning.labels[k] for k in tuning.ranking()[:MOST_CURVES] if tuning.runs.get(tuning.labels[k])]
+    if not best:
+        raise ValueError(f"the tuning in {str(folder)!r} has no finished run: {'; '.join(tuning.notes()[:MOST_NAMES])}")
+    runs = {label: list(tuning.runs[label].values()) for label in best}
+    first = runs[best[0]][0]
+    assert isinstance(first, StoredRun)
+    notes = [f"the best setting: {best[0]}", *tuning.notes()]
+    if len(best) < len(tuning.labels):
+        notes.append(f"curves and maps are of the best {len(best)} of {len(tuning.labels)} settings; the table has all")
+    return page(
+        folder.resolve().name,
+        runs,
+        problem=first.problem_name,
+        table=tuning.table(),
+        settings={"tuning": read_json(folder / TUNING), "best, first run": first.settings},
+        environment=first.environment[-1] if first.environment else {},
+        notes=notes,
+        picture=_response(tuning),
+    )
+
+
+def _response(tuning: Tuning) -> str:
+    """The picture of the response, drawn by matplotlib; nothing where that is not installed."""
+    file = io.BytesIO()
+    try:
+        axes = tuning.plot()
+    except ImportError:
+        return ""
+    axes.figure.savefig(file, format="png", dpi=110)
+    close(axes.figure)
+    data = base64.b64encode(file.getvalue()).decode()
+    text = f"{tuning.objective.title} over {axes.get_xlabel()}, {axes.get_ylabel()}"
+    caption = "The response: hollow or in italics what was dropped before the last rung, a cross what diverged"
+    image = f'<img alt="{escape(text)}" src="data:image/png;base64,{data}" style="max-width: 100%">'
+    return f"<h3>Response</h3><figure><figcaption>{caption}</figcaption>{image}</figure>"
 
 
 def _more_tables(comparison: Comparison) -> dict[str, Table]:
@@ -107,6 +153,7 @@ def page(
     notes: Sequence[str] = (),
     more: Mapping[str, Table] = {},
     problem: str | None = None,
+    picture: str = "",
 ) -> str:
     """The whole HTML document.
 
@@ -119,6 +166,7 @@ def page(
         notes: Sentences for the top of the page, such as "diverged in round 7".
         more: heading -> a table to stand below the figures, such as the work until a target.
         problem: Its name, where the labels do not say it.
+        picture: HTML to stand below the tables.
 
     >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
     >>> def loss(w, batch):
@@ -140,7 +188,8 @@ def page(
         "sentence": escape(_sentence(runs, problem)),
         "notes": _items(notes),
         "table": _scrolling("results", table)
-        + "".join(f"<h3>{escape(heading)}</h3>{_scrolling(heading, other)}" for heading, other in more.items()),
+        + "".join(f"<h3>{escape(heading)}</h3>{_scrolling(heading, other)}" for heading, other in more.items())
+        + picture,
         "remarks": _items(remarks),
         "colours": ", ".join(heatmap.COLOURS[:: len(heatmap.COLOURS) // 6]),
         "largest": f"{largest:,}",
@@ -192,8 +241,9 @@ def _sentence(runs: NamedRuns, problem: str | None) -> str:
     what = ", ".join(runs) if len(runs) <= MOST_NAMES else f"{len(runs)} settings"
     seeds = _range(map(len, runs.values()))
     rounds = _range(len(record.cohorts) for record in records)
-    selected = np.concatenate([np.sum(record.cohorts != VACANT, axis=1) for record in records])
-    cohort, clients = _range(selected.tolist()), _range(r.num_clients for r in records)
+    selected = [np.sum(record.cohorts != VACANT, axis=1) for record in records if len(record.cohorts)]
+    cohort = _range(np.concatenate(selected).tolist() if selected else [record.cohorts.shape[1] for record in records])
+    clients = _range(record.num_clients for record in records)
     of_seeds = "" if seeds == "1" else f" ({seeds} seeds each)"
     what += f" on {problem}" if problem else ""
     return f"{what}{of_seeds}: {rounds} rounds done, {cohort} of {clients} clients selected in each."
