@@ -149,10 +149,10 @@ def run_search(
         The tuning.
     """
     labels, settings = list(labelled), list(labelled.values())
-    rounds, on_device = search["rungs"][-1], problem.on_device()
+    rounds = search["rungs"][-1]
     groups = _group(algorithms, settings)
     trials = [  # whatever `simulate` would refuse is refused here, before any run begins
-        calling(partial(_first_simulation, on_device, algorithms[group[0]], rounds, shared), settings[group[0]])
+        calling(partial(_first_simulation, problem, algorithms[group[0]], rounds, shared), settings[group[0]])
         for group in groups
     ]
     if isinstance(at_once, str):
