@@ -26,7 +26,7 @@ from fedjax_admm.storage.growing_files import solve_dtype
 
 PLACE = re.compile(r"^\{\{ (\w+)(?: (\S+))? \}\}$", re.MULTILINE)
 MENTION = re.compile(r"(?<![\[`])`fa\.([a-zA-Z_.]+)([^`]*)`(?![\]`])")
-FENCE = re.compile(r"(^```.*?^```$|^#+ .*$)", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"(^```.*?^```$|^#+ [^\n]*$)", re.DOTALL | re.MULTILINE)
 
 
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:

@@ -62,6 +62,7 @@ class Queue(NamedTuple):
     slots: Array  # where its entry goes, among the round's solves
     length: Array  # how many of them there are: the rest is padding
     runs: Array | None = None  # in a sweep: which run each is of
+    offsets: Array | None = None  # where a client's data begin, among those at hand; None: where the problem's data say
 
 
 @record
@@ -302,7 +303,7 @@ class _Worker(NamedTuple):
 
     def take(self, store: Store, place: Array) -> solves.Job:
         """A job, from its place in the queue."""
-        ids, addresses, slots, _, runs = self.queue
+        ids, addresses, slots, _, runs, offsets = self.queue
         id, address, slot, run = ids[place], addresses[place], slots[place], None if runs is None else runs[place]
         algorithm, exchange, round, run_round = self.parts(run, id, 0)
         client, row = client_of(self.setup.problem, id, self.dtype), trees.take(store.rows, address)
@@ -315,7 +316,7 @@ class _Worker(NamedTuple):
             subproblem=subproblem,
             solver=algorithm.local,
             criterion=algorithm.criterion,
-            offset=self.setup.problem.data.offsets[id],
+            offset=self.setup.problem.data.offsets[id] if offsets is None else offsets[place],
             size=client.size,
             key=jax.random.key_data(key),
             round=self.number,
