@@ -99,6 +99,9 @@ def estimate(
     full, criterion = algorithm.local.full_gradient, algorithm.criterion
     looks = 0 if criterion.residual is None or full else 1  # after an epoch: a full gradient is the next step's
     reference = looks or (full and criterion.reference == "client")
+    # A method's own: several solves in a round, and a gradient that nobody computes besides.
+    solves = getattr(algorithm, "local_rounds", None) or 1
+    gradient = getattr(algorithm, "needs_gradient", False) and not full and not looks
     epochs = int(np.max(np.asarray(algorithm.local.max_epochs)))
     found = Estimate(
         device_data=_device_data(sim),
@@ -107,7 +110,7 @@ def estimate(
         host_data=_host_data(sim),
         host_state=row * clients if population == "host" else 0,
         disk=(row + 4) * clients if population == "disk" and row else 0,
-        most_gradients=int(sizes.sum()) * (epochs * (1 + looks) + reference),
+        most_gradients=int(sizes.sum()) * ((epochs * (1 + looks) + reference) * solves + gradient),
         lanes=sim.width,
         devices=devices,
         floats_down=sim.floats[0],

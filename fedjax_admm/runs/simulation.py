@@ -17,6 +17,7 @@ from ..algorithms import contract
 from ..algorithms.base import Algorithm
 from ..core import checks, randomness, trees
 from ..core.client_statistics import PERSONAL
+from ..core.record import display_name
 from ..core.vocabulary import Solves, State
 from ..engine import host_data, placement, processes
 from ..engine.devices import on_one_device
@@ -92,6 +93,7 @@ class Simulation:
         self._evaluated_on: dict[Any, Problem] = {}
         self.seed = checks.integer("seed", seed, at_least=0)
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)
+        _check_everyone(algorithm, self.cohorts.size, problem.data.num_clients, self.cohorts.may_vary)
         _check_client_axes(algorithm, problem.data.num_clients)
         self.faults, self.client_time = faults, client_time
         for stage in Exchange.of(exchange).stages:
@@ -265,6 +267,7 @@ class Simulation:
         if cohort is None and self.cohorts.needs_clock:
             raise ValueError("cohort must be given where participation is a trace: only simulate keeps its clock")
         cohort = self.cohorts[number] if cohort is None else checks.client_numbers("cohort", cohort, known)
+        _check_everyone(self.algorithm, cohort.size, known)
         state, infos, _ = self.run_rounds(state, cohort[None], 1)
         return state, jax.tree.map(lambda leaf: leaf[0], infos.solves)
 
@@ -381,6 +384,16 @@ def _stages_of(faults: Faults | None, client_time: ClientTime | None) -> tuple[A
     """Those of the two that can change a round, in the order in which they do."""
     stages = (client_time,) if client_time is not None and client_time.deadline is not None else ()
     return (*stages, faults) if faults is not None and faults.any else stages
+
+
+def _check_everyone(algorithm: Algorithm, cohort: int, clients: int, may_vary: bool = False) -> None:
+    """A method that is not defined for a part of the clients gets all of them."""
+    if getattr(algorithm, "needs_everyone", False) and (may_vary or cohort < clients):
+        got = "cohorts that may vary" if may_vary else f"{cohort} of {clients}"
+        raise ValueError(
+            f"participation must be 1.0 for {display_name(algorithm)}, which is only defined for all clients in every "
+            f"round, got {got}"
+        )
 
 
 def _check_client_axes(algorithm: Algorithm, num_clients: int) -> None:

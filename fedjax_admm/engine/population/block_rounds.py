@@ -114,7 +114,7 @@ def _finish(
     def on_a_device(setup: Setup, before: ServerState, ledger: Ledger, ids: Array, number: Array) -> Any:
         ledger, longest = gather_ledger(trees.take(ledger, 0), layout.devices)
         after, finite, worn = aggregate(setup, before, ledger.tally, number)
-        return after, info_of(ledger, ids, longest, after, finite, worn)
+        return after, info_of(setup, number, ledger, ids, longest, after, finite, worn)
 
     if mesh is None:
         return on_a_device(setup, before, ledger, ids, number)

@@ -216,7 +216,7 @@ def _one_round(
         rows, ledger = work_off_dealt(work, layout, Queue(ids, ids, order, number), store, split)
     ledger, longest = gather_ledger(ledger, layout.devices)
     after, finite, worn = aggregate(setup, before, ledger.tally, state.round)
-    info = info_of(ledger, ids, longest, after, finite, worn)
+    info = info_of(setup, state.round, ledger, ids, longest, after, finite, worn)
     epochs = put_at_clients(state.last_epochs, ids, remembered_epochs(last_epochs, info.solves))
     return State(state.round + 1, after.params, after.server, rows, epochs, after.penalty_mean), info
 
