@@ -5,18 +5,16 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..core import checks, environment
-from ..core.files import write_whole
 from ..core.vocabulary import RunStatus
 from ..engine import processes
 from ..results.comparison import Comparison, key_figures
 from ..results.history import Result
 from ..results.tuning import Tuning, short
-from ..storage.comparison_directory import read_comparison
+from ..storage.comparison_directory import read_comparison, write_forms
 from ..storage.run_directory import SETTINGS, read_run_settings, read_status
 
 
@@ -48,7 +46,7 @@ def show_run(result: Result, out: Any, title: str, note: str | None, before: int
 
 
 def show_comparison(comparison: Comparison, out: Any, complete: bool = False) -> None:
-    """Prints a comparison's tables, and writes them into its directory.
+    """Prints a comparison's tables.
 
     Args:
         comparison: What the command computed.
@@ -67,7 +65,7 @@ def show_comparison(comparison: Comparison, out: Any, complete: bool = False) ->
         # In a file or a pipe a row is one line, however long.
         print(comparison.text(shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
         if out is not None and comparison.by_label():
-            _write_tables(comparison, out)
+            print(f"\nin {out}: table.txt, .csv, .md, .tex; for pictures: fedjax-admm report {shlex.quote(str(out))}")
     if diverged is not None:  # every run of this command: in every process the same
         raise EveryRunDivergedError(f"every run diverged ({diverged}): lower the learning rate, or try other penalties")
 
@@ -86,25 +84,8 @@ def show_tuning(tuning: Tuning, out: Any) -> None:
     print("\nbest: " + ", ".join(f"{name} {short(value)}" for name, value in best.items()))
     if out is not None:
         forms = {"table.txt": tuning.text(), "table.md": tuning.table().markdown(), "scores.csv": tuning.csv()}
-        _write_forms(forms, out)
+        write_forms(forms, out)
         print(f"\nin {out}: {', '.join(forms)}; for pictures: fedjax-admm report {shlex.quote(str(out))}")
-
-
-def _write_tables(comparison: Comparison, out: Any) -> None:
-    forms = {
-        "table.txt": comparison.text(),
-        "table.csv": comparison.csv(),
-        "table.md": comparison.markdown(),
-        "table.tex": comparison.latex(),
-    }
-    _write_forms(forms, out)
-    print(f"\nin {out}: table.txt, .csv, .md, .tex; for pictures: fedjax-admm report {shlex.quote(str(out))}")
-
-
-def _write_forms(forms: Mapping[str, str], out: Any) -> None:
-    for name, text in forms.items():
-        data = (text.rstrip("\n") + "\n").encode()
-        write_whole(Path(out) / name, lambda file, data=data: file.write(data))
 
 
 def rounds_if_complete(directory: Any) -> int | None:

@@ -228,7 +228,7 @@ class StopReason(enum.StrEnum):
         "nobody",
         Fate(
             "a place of the cohort for which no client was available",
-            colour="grid",
+            colour="indigo",
             label="places that no client took",
             away=True,
             sent=False,

@@ -17,7 +17,7 @@ from .history import History, RunRecord
 from .remarks import note as unused_note
 from .tables import Table
 
-LAST = 10  # rounds that the mean at the end is taken over
+LAST = 10  # evaluations that the mean at the end is taken over
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Comparison:
     def statistics(self) -> list[dict[str, Any]]:
         """A row per algorithm, numbers: mean and deviation (`_std`) over the seeds that finished.
 
-        For loss and metrics: `_final`, `_last` (mean of the last ten rounds that were evaluated), `_best` (least
+        For loss and metrics: `_final`, `_last` (mean of the last ten evaluations, or of all if fewer), `_best` (least
         loss, greatest metric) and `_last_difference` (to the baseline, paired by seed). `gradients_ratio`,
         `floats_ratio` and, with a client time, `time_ratio` are relative to the baseline's.
         """
@@ -49,31 +49,61 @@ class Comparison:
         rows = self.statistics()
         return Table(tuple(rows[0]), tuple(tuple(str(value) for value in row.values()) for row in rows)).csv()
 
-    def table(self, full_names: bool = False, clients: bool = False) -> Table:
-        """The comparison as text; `.markdown()` and `.latex()` of it are other forms.
-
-        "last 10" is the mean over the last ten evaluated rounds and "difference" its difference to the baseline,
-        paired by seed; gradients and floats are relative to the baseline's, and "of criterion" is the share of the
-        gradients that only the criterion asked for; with a client time, "time" is simulated and relative too; +- is
-        the standard deviation over seeds.
+    def table(self, clients: bool = False) -> Table:
+        """The comparison as text; `.markdown()` and `.latex()` of it are other forms, `legend` says what is what.
 
         Args:
-            full_names: "loss last 10" instead of "last 10" beside "loss final".
             clients: Only the statistics over clients, of runs that evaluate them: "loss worst decile" and so on, the
                 mean over the last ten evaluations of clients.
         """
         if clients:
             return self._clients_table()
-        rows = self.statistics()
         columns = self._evaluated()
-        header = ["algorithm", "seeds"]
-        for name in columns:
-            shown = name.replace("_", " ")
-            last, *others = (f"{shown} " * full_names + word for word in ("last 10", "best", "difference"))
-            header += [f"{shown} last 10"] if look_up(name).brief else [f"{shown} final", last, *others]
+        header = tuple(name for name, _ in self._explained())
+        return Table(header, tuple(self._cells(row, columns) for row in self.statistics()))
+
+    def legend(self) -> Table:
+        """What each column of the tables is."""
+        explained = dict(self._explained())
+        if self.targets:
+            work = [("reached", "how many of the seeds reached the target; the work is the mean over those")]
+            work += [(each.short or each.total, f"until then: {each.description}") for each in self._work()]
+            explained |= {name: text for name, text in work if name not in explained}
+        return Table(("column", "what it is"), tuple(explained.items()))
+
+    def _explained(self) -> list[tuple[str, str]]:
+        """The table's columns, and what each is."""
+        explained = [
+            ("algorithm", "the method, with its penalty where several are compared"),
+            ("seeds", "how many runs the row is the mean of; ± is their standard deviation"),
+        ]
+        for name in self._evaluated():
+            shown, about = name.replace("_", " "), look_up(name)
+            number = self._last_number(name)
+            last = f"last {number}"
+            words = (last,) if about.brief else ("final", last, "best", "difference")
+            meanings = {
+                "final": f"{about.description}; after the last round",
+                last: f"{about.description}; the mean over the last {number} evaluations",
+                "best": f"the {'least' if about.less_is_better else 'greatest'} {shown} of all evaluations",
+                "difference": f"{shown}, {last}, less the first method's, seed by seed",
+            }
+            explained += [(f"{shown}, {word}", meanings[word]) for word in words]
         gradients, *others = self._ratios()
-        header += ["epochs saved", gradients.against, "of criterion", *(each.against for each in others)]
-        return Table(tuple(header), tuple(self._cells(row, columns) for row in rows))
+        baseline = f"relative to {self.baseline}'s"
+        return [
+            *explained,
+            ("epochs saved", "the share of the local epochs that clients might have done and did not"),
+            (gradients.against, f"{gradients.description}; {baseline}"),
+            ("of criterion", "the share of these gradients that only the criterion asked for, to know when to stop"),
+            *((each.against, f"{each.description}; {baseline}") for each in others),
+        ]
+
+    def _last_number(self, name: str) -> str:
+        """Over how many evaluations a column's mean at the end is taken: fewer than LAST where there are fewer."""
+        runs = [run for runs in self.runs.values() for run in runs.values()]
+        numbers = sorted({min(LAST, _read_measured(name, run).size) for run in runs}) or [LAST]
+        return " to ".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
 
     def _clients_table(self) -> Table:
         columns = self._over_clients()
@@ -126,7 +156,7 @@ class Comparison:
         }
 
     def notes(self) -> list[str]:
-        """What is missing from the table, which runs used nothing, and what "last 10" is; a sentence each."""
+        """What is missing from the table, which runs used nothing, and over what the last mean is; a sentence each."""
         every = ((label, seed, why) for label, seeds in self.missing.items() for seed, why in seeds.items())
         notes = [f"{label}, seed {seed}: {why.partition(';')[0]}" for label, seed, why in every]
         unused = ((label, seed, unused_note(run)) for label, seeds in self.runs.items() for seed, run in seeds.items())
@@ -140,7 +170,10 @@ class Comparison:
         rounds = run.history["round"][1:][run.history.was_evaluated[1:]][-LAST:]
         if rounds.size < 2 or rounds[-1] - rounds[0] == rounds.size - 1:
             return []
-        return [f"last 10: the mean over the last {rounds.size} evaluations, rounds {rounds[0]:g} to {rounds[-1]:g}"]
+        return [
+            f"last {rounds.size}: the mean over the last {rounds.size} evaluations, rounds {rounds[0]:g} to "
+            f"{rounds[-1]:g}"
+        ]
 
     def plot(self, against: str = "rounds") -> Any:
         """Loss, metrics, penalties and epochs of all algorithms; returns matplotlib's figure."""
@@ -154,10 +187,7 @@ class Comparison:
 
     def text(self, width: int | None = None) -> str:
         """Table, notes and the work until the targets; a table wider than `width` characters goes on below."""
-        table = self.table()
-        if width is not None and any(len(line) > width for line in table.text().splitlines()):
-            table = self.table(full_names=True)  # where "last 10" may stand apart from its "loss final"
-        parts = ["\n".join([table.text(width), *self.notes()])]
+        parts = ["\n".join([self.table().text(width), *self.notes()])]
         parts += [f"{heading}:\n{work.text(width)}" for heading, work in self.target_tables().items()]
         return "\n\n".join(parts)
 
@@ -297,7 +327,9 @@ def key_figures(run: RunRecord) -> Table:
     rows = [("rounds", f"{len(run.cohorts)}")]
     for name in history.evaluated:
         shown = name.replace("_", " ")
-        rows += [(f"{shown}, {word}", f"{STATISTICS[key](name, run):.6g}") for key, word in WORDS.items()]
+        number = min(LAST, _read_measured(name, run).size)
+        words = {"final": "final", "last": f"mean of the last {number}", "best": "best"}
+        rows += [(f"{shown}, {word}", f"{STATISTICS[key](name, run):.6g}") for key, word in words.items()]
     rows.append(("local epochs saved", f"{100 * run.epoch_reduction:.1f} %"))
     counted = [each for each in COLUMNS.values() if each.has_total and each.total and each.name in history]
     rows += [_total(each, history) for each in counted if each.kind is Kind.WORK]
@@ -343,5 +375,4 @@ def _last_known(name: str, run: RunRecord) -> float:
 
 
 WHERE = {"test": "nothing: only test rows are evaluated", None: "nothing"}
-WORDS = {"final": "final", "last": f"mean of the last {LAST}", "best": "best"}
 STATISTICS = {"final": _last_known, "last": _last, "best": _best}

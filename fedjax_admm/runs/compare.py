@@ -19,7 +19,7 @@ from ..problems.measures import Measures
 from ..problems.problem import Problem
 from ..results.comparison import Comparison
 from ..results.history import DivergenceError, RunRecord
-from ..storage.comparison_directory import write_plan
+from ..storage.comparison_directory import write_plan, write_tables
 from ..storage.run_directory import as_folder
 from ..storage.settings import CONDITIONS
 from .interrupts import Interrupted
@@ -47,8 +47,9 @@ def compare(
         algorithms: label -> algorithm.
         rounds: How many rounds each run has.
         seeds: Runs with the same seed start at the same point and select the same clients and rows.
-        run_dir: A directory with a run directory for each cell; cells that are done there are read, interrupted
-            ones go on, and a later call may add algorithms and seeds.
+        run_dir: A directory with a run directory for each cell, and at the end the tables of all that is in it, as
+            text, CSV, Markdown and LaTeX. Cells that are done there are read, interrupted ones go on, and a later call
+            may add algorithms and seeds.
         baseline: The label that ratios and differences refer to; by default the first. In a run_dir it is kept, and one
             that is given later replaces it.
         targets: Pairs such as ("accuracy", 0.8): the comparison also tells the work until they were reached (see
@@ -61,7 +62,7 @@ def compare(
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
     >>> algorithms = {name: example.algorithm(name) for name in ("fedavg", "fedadmm_insa")}
     >>> compare(example.problem, algorithms, progress=False, **example.run_settings).table().header[:3]
-    ('algorithm', 'seeds', 'loss final')
+    ('algorithm', 'seeds', 'loss, final')
     """
     if not isinstance(algorithms, Mapping) or not algorithms:
         raise ValueError(f"algorithms must be label -> algorithm, at least one, got {algorithms!r}")
@@ -104,6 +105,8 @@ def compare(
         done = error.round if isinstance(error, Interrupted) else 0
         place = None if plan is None else str(plan.folder)
         raise Interrupted(done, place, Comparison(runs, missing, baseline, targets)) from error
+    if plan is not None and processes.is_first():
+        write_tables(plan.folder)
     return Comparison(runs, missing, baseline, targets)
 
 

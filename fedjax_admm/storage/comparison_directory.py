@@ -10,7 +10,7 @@ from typing import Any
 
 from ..algorithms.base import Algorithm
 from ..core.environment import versions
-from ..core.files import DamagedFileError, read_json, write_json
+from ..core.files import DamagedFileError, read_json, write_json, write_whole
 from ..core.vocabulary import RunStatus
 from ..engine import processes
 from ..engine.execution import Execution
@@ -145,6 +145,36 @@ def read_comparison(path: Any) -> Comparison:
             else:
                 missing[label][seed] = status.get("message") or status["status"]
     return Comparison(runs, missing, plan.baseline, plan.targets)
+
+
+def write_tables(path: Any) -> None:
+    """Writes what is done of a comparison as table.txt, .csv, .md and .tex into its directory, if anything is.
+
+    Args:
+        path: The comparison's directory.
+    """
+    comparison = read_comparison(path)
+    if not comparison.by_label():
+        return
+    forms = {
+        "table.txt": comparison.text(),
+        "table.csv": comparison.csv(),
+        "table.md": comparison.markdown(),
+        "table.tex": comparison.latex(),
+    }
+    write_forms(forms, path)
+
+
+def write_forms(forms: Mapping[str, str], path: Any) -> None:
+    """Writes texts into a directory.
+
+    Args:
+        forms: File name -> text.
+        path: The directory.
+    """
+    for name, text in forms.items():
+        data = (text.rstrip("\n") + "\n").encode()
+        write_whole(Path(path) / name, lambda file, data=data: file.write(data))
 
 
 def write_plan(

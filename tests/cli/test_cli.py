@@ -326,7 +326,7 @@ def test_a_wide_table_fits_a_terminal_and_is_a_line_a_row_elsewhere(tmp_path, ca
     lines = call(text, capsys)[1].splitlines()
     assert max(map(len, lines)) <= 80
     heads = [line for line in lines if line.startswith("algorithm")]
-    assert len(heads) > 1 and "loss difference" in " ".join(heads) and "floats" in heads[-1]
+    assert len(heads) > 1 and "loss, difference" in " ".join(heads) and "floats" in heads[-1]
     assert [line.split()[0] for line in lines if line].count("fedadmm") == len(heads)
 
 

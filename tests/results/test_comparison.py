@@ -11,6 +11,7 @@ import pytest
 from federations import least_squares
 
 import fedjax_admm as fa
+from fedjax_admm.results.comparison import key_figures
 from fedjax_admm.results.tables import Table
 
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
@@ -83,6 +84,35 @@ def test_last_and_best_skip_rounds_that_were_not_evaluated():
     loss = fa.simulate(problem(), ALGORITHMS["FedAvg"], 14, participation=2, progress=False).history["loss"]
     assert row["loss_last"] == pytest.approx(loss[[5, 10, 14]].mean(), rel=1e-12)
     assert np.isnan(row["loss_final_std"])
+
+
+def test_tables_say_what_they_are():
+    """Every column is explained once, and the mean at the end is called after as many evaluations as there were."""
+    for rounds, every, last in ((14, 1, 10), (6, 1, 6), (9, 4, 3)):
+        comparison = compared(rounds=rounds, seeds=[0], evaluate_every=every)
+        table, legend = comparison.table(), comparison.legend()
+        assert table.header[2:6] == ("loss, final", f"loss, last {last}", "loss, best", "loss, difference")
+        assert tuple(row[0] for row in legend.rows) == table.header and all(row[1] for row in legend.rows)
+        run = comparison.runs["FedAvg"][0]
+        losses = run.history["loss"][1:]
+        expected = f"{losses[np.isfinite(losses)][-last:].mean():.6g}"
+        assert (f"loss, mean of the last {last}", expected) in key_figures(run).rows
+    comparison = compared(rounds=2, seeds=[0], targets=[("loss", 1.0)])
+    told = {row[0] for row in comparison.legend().rows}
+    assert told >= {name for table in comparison.target_tables().values() for name in table.header} - {
+        "rounds",
+        "epochs",
+    }
+
+
+def test_the_tables_are_in_the_directory(tmp_path):
+    """As the command line writes them: of all that is there, not of the last call alone."""
+    compared({"FedAvg": ALGORITHMS["FedAvg"]}, run_dir=tmp_path)
+    last = compared({"InSa": ALGORITHMS["InSa"]}, run_dir=tmp_path)
+    whole = fa.read_comparison(tmp_path)
+    assert set(whole.runs) == {"FedAvg", "InSa"} and set(last.runs) == {"InSa"}
+    for name, text in (("txt", whole.text()), ("csv", whole.csv()), ("md", whole.markdown()), ("tex", whole.latex())):
+        assert (tmp_path / f"table.{name}").read_text() == text.rstrip("\n") + "\n"
 
 
 def test_a_run_that_diverges_is_noted_and_the_others_go_on(tmp_path):

@@ -363,7 +363,7 @@ def timed_record(number):
 def test_the_whole_comparison_is_seen_or_a_hint_says_where_the_rest_is(width, tmp_path):
     runs = {f"fedadmm-insa {k}": {seed: timed_record(3 * k + seed) for seed in range(3)} for k in range(3)}
     comparison = Comparison(runs, {}, "fedadmm-insa 0")
-    text = page("title", comparison.by_label(), table=comparison.table(full_names=True))
+    text = page("title", comparison.by_label(), table=comparison.table())
     assert text.count("<small>±") > 12
     (body,) = Document(open_in_browser(text, tmp_path, MEASURE, width)).find("body")
     wider = [int(number) for number in body["data-wider"].split()]

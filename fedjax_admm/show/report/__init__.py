@@ -88,7 +88,7 @@ def _comparison_page(folder: Path) -> str:
         folder.resolve().name,
         runs,
         problem=first.problem_name,
-        table=comparison.table(full_names=True),
+        table=comparison.table(),
         settings=settings,
         environment=first.environment[-1] if first.environment else {},
         notes=comparison.notes(),
@@ -241,8 +241,9 @@ def _sentence(runs: NamedRuns, problem: str | None) -> str:
     what = ", ".join(runs) if len(runs) <= MOST_NAMES else f"{len(runs)} settings"
     seeds = _range(map(len, runs.values()))
     rounds = _range(len(record.cohorts) for record in records)
-    selected = np.concatenate([np.sum(record.cohorts != VACANT, axis=1) for record in records])
-    cohort, clients = _range(selected.tolist()), _range(r.num_clients for r in records)
+    selected = [np.sum(record.cohorts != VACANT, axis=1) for record in records if len(record.cohorts)]
+    cohort = _range(np.concatenate(selected).tolist() if selected else [record.cohorts.shape[1] for record in records])
+    clients = _range(record.num_clients for record in records)
     of_seeds = "" if seeds == "1" else f" ({seeds} seeds each)"
     what += f" on {problem}" if problem else ""
     return f"{what}{of_seeds}: {rounds} rounds done, {cohort} of {clients} clients selected in each."
