@@ -32,7 +32,7 @@ class HistoryBuilder:
 
     def __init__(self, sim: Simulation, on: Any = "all", quantities: Sequence[str] = ()) -> None:
         self._sim = sim
-        self._floats_down, self._floats_up = sim.floats
+        self._floats = sim.floats
         self._columns = columns_of_run(_conditions(sim) | ({Condition.CLIENTS_EVALUATED} if quantities else set()))
         self._over_clients = column_names(quantities)
         self._rule = _penalty_rule(sim)
@@ -111,15 +111,16 @@ class HistoryBuilder:
             info = jax.tree.map(lambda leaf, k=k: leaf[k], infos)
             if (quantity := divergence_of_round(info)) is not None:
                 raise DivergenceError(len(self._records), quantity, self.history())
+            down, up = self._floats if info.communicated else (0, 0)
             done = FinishedRound(
                 number=len(self._records),
                 info=info,
-                floats_down=self._floats_down,
-                floats_up=self._floats_up,
+                floats_down=down,
+                floats_up=up,
                 executed_samples=int(executed[k]),
                 devices=self._sim.devices,
                 seconds=seconds / ran,
-                simulated_seconds=self._simulated_seconds(selected[k].ids, info.solves),
+                simulated_seconds=self._simulated_seconds(selected[k].ids, info.solves, down, up),
                 penalties_at_bound=self._count_at_bound(selected[k].ids, info.solves),
                 available=selected[k].available,
             )
@@ -137,12 +138,12 @@ class HistoryBuilder:
             shown[-1] += f" (round {self._evaluated_in})"
         return ", ".join([*shown, f"epochs {self._records[-1]['epochs_mean']:.4g}"])
 
-    def _simulated_seconds(self, cohort: np.ndarray, solves: Solves) -> float:
+    def _simulated_seconds(self, cohort: np.ndarray, solves: Solves, floats_down: int, floats_up: int) -> float:
         if self._sim.client_time is None:
             return np.nan
         if solves.vacant.all():
             return self._sim.cohorts.wait(self.clock)
-        return self._sim.client_time.round_seconds(cohort, solves, self._floats_down, self._floats_up)
+        return self._sim.client_time.round_seconds(cohort, solves, floats_down, floats_up)
 
     def _add_to_clock(self, record: Mapping[str, float]) -> None:
         """One record after the other, so that a run that was resumed has the same bits."""
