@@ -23,6 +23,7 @@ from .algorithms.fedopt import fedadagrad as fedadagrad
 from .algorithms.fedopt import fedadam as fedadam
 from .algorithms.fedopt import fedavgm as fedavgm
 from .algorithms.fedopt import fedyogi as fedyogi
+from .algorithms.fedpd import fedpd as fedpd
 from .algorithms.local_solver import LocalSolver as LocalSolver
 from .algorithms.scaffold import scaffold as scaffold
 from .algorithms.server_step import ServerStep as ServerStep

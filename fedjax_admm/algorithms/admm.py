@@ -8,7 +8,8 @@ server counts all of them alike: it is for populations of which a round sees a s
 Other authors' methods are this one with another part:
 Gong, Li and Freris, "FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity", ICDE
 2022: `server_step`. Wang, Marella and Anderson, "FedADMM: A Federated Primal-Dual Algorithm Allowing Partial
-Participation", CDC 2022: `server_prox`. Wang et al., "Beyond ADMM", AAAI 2023: `dual_step`. FedDR is in `feddr.py`.
+Participation", CDC 2022: `server_prox`. Wang et al., "Beyond ADMM", AAAI 2023: `dual_step`. Zhou
+and Li, "Federated Learning via Inexact ADMM", TPAMI 2023: `local_rounds`. FedDR is in `feddr.py`.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class FedADMM:
     dual_step: Any = 1.0
     solve_start: str = static(default="server")
     relaxation: Any = None  # None is 1: clients are pulled towards the server's parameters
+    local_rounds: Any = None  # None is 1
 
     @property
     def display_name(self) -> str:
@@ -113,7 +115,9 @@ class FedADMM:
         start = None if self.solve_start == "server" else previous
         z = sent[0] if self._finds_out else sent
         center = None if self.relaxation is None else self._center(z, row)
-        return Subproblem(row["duals"], row["penalties"], center, start, previous)
+        rounds = self.local_rounds
+        dual_step = None if rounds is None else self.dual_step * row["penalties"]
+        return Subproblem(row["duals"], row["penalties"], center, start, previous, rounds, dual_step)
 
     def _center(self, z: Any, row: Rows) -> Any:
         """Whither a client is pulled: z, or beyond it, seen from the client's own parameters."""
@@ -126,7 +130,8 @@ class FedADMM:
         z, now = sent if self._finds_out else (sent, round.number)
         u, beta, counted = solution.params, row["penalties"], row["sent_penalties"]
         pull = optax.tree.sub(u, self._center(z, row))
-        duals = optax.tree.sub(row["duals"], trees.scale(self.dual_step * beta, pull))  # (3.10b)
+        duals = row["duals"] if self.local_rounds is None else solution.linear  # after all but the last local round
+        duals = optax.tree.sub(duals, trees.scale(self.dual_step * beta, pull))  # (3.10b)
         seen = Evidence.of(solution, row["client_params"], row["duals"], duals, z, round)
         new_beta, memory = penalties.adapt(self.penalty_rule, beta, seen, row.get("rule", {}))  # (3.15)
 
@@ -248,6 +253,7 @@ def fedadmm(
     server_prox: Any = None,
     dual_step: Any = 1.0,
     start: str = "server",
+    local_rounds: int = 1,
 ) -> FedADMM:
     """FedADMM (Algorithm 1), and by its arguments every mixture of the paper's parts.
 
@@ -289,6 +295,10 @@ def fedadmm(
             applied to z^{k+1} with step 1 / ((1 + delta) sum alpha_i beta_i).
         dual_step: a, at least 0, a number or one per client [clients]: lambda_i+ = lambda_i - a beta_i (u_i+ - z^k).
         start: Where a solve begins: at the "server"'s z^k, or at the "client"'s own u_i^k.
+        local_rounds: k0 of Zhou and Li: how often a selected client solves and does its dual step in a round, all with
+            the same z^k, before it sends. Each solve has up to `max_epochs` epochs. The more there are, the nearer is a
+            round to a step of gradient descent, z^{k+1} = z^k - sum alpha_i grad f_i(z^k) / sum alpha_i beta_i with all
+            clients. A criterion whose tolerance decays, decays by rounds.
 
     >>> fedadmm(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).delta
     0.0
@@ -309,6 +319,7 @@ def fedadmm(
         server_prox=prox.checked(server_prox),
         dual_step=checks.number("dual_step", dual_step, at_least=0, per_client=True),
         solve_start=checks.choice("start", start, ("server", "client")),
+        local_rounds=None if local_rounds == 1 else checks.integer("local_rounds", local_rounds, at_least=1),
     )
     _check_together(made)
     return made

@@ -30,6 +30,11 @@ class Algorithm(Protocol):
     record is that client's own: a `penalty` that was given as one per client is a scalar there. In `init`, `broadcast`
     and `aggregate` it is as it was given.
 
+    A method that is only defined for all clients in every round has `needs_everyone = True`; other participation is
+    then refused. One with `needs_gradient = True` gets the subproblem's gradient at the start of each solve, over all
+    of the client's rows, as `solution.gradient`; where no solver or criterion computes it anyway it costs a pass, which
+    the history counts among `criterion_samples`.
+
     Failed solves need no thought: a client whose solve failed, that dropped out or whose message was kept out keeps
     its row, and its message is not in the sum. Without any message the server keeps its record too.
     """
@@ -84,6 +89,21 @@ class RenewableSums(Protocol):
 
     def count(self, server: Any, row: Rows, client: Client) -> Any:
         """The server's record with the share of one more client, from its row."""
+        ...
+
+
+@runtime_checkable
+class SilentRounds(Protocol):
+    """What an algorithm has besides if server and clients do not exchange anything in some rounds.
+
+    In such a round clients solve, call `reply` and keep the row, but the message is not sent: nothing is added to the
+    server's sum, the server keeps its record and parameters, and no floats are counted. All functions can see which
+    kind of round it is, as `round.communicates`. What the server answers to a round's messages is counted in that
+    round, though clients use it in the next one.
+    """
+
+    def communicates(self, round: Round) -> Array:
+        """Whether the round exchanges anything, for all clients alike; `round.key` is its own, the same for all."""
         ...
 
 

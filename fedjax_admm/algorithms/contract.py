@@ -20,7 +20,7 @@ from ..core import checks, trees
 from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, LocalProgress, Received, Round, Solution, State, Subproblem
 from . import criteria, penalties
-from .base import Algorithm, RenewableSums
+from .base import Algorithm, RenewableSums, SilentRounds
 
 MEMBERS = ("init", "start", "broadcast", "subproblem", "reply", "aggregate", "local", "criterion")
 FORMER = ("subproblems", "update")  # what version 0.1 asked for, of all clients at once
@@ -104,7 +104,16 @@ def _abstract_round(algorithm: Algorithm, params: Params, everyone: Clients) -> 
     subproblem = mine.subproblem(sent, row, client, round)
     _check_subproblem(f"{kind}.subproblem", subproblem, params, algorithm.criterion)
     _check_rule(getattr(mine, "penalty_rule", None), params, zero)
-    solution = Solution(params, none, none, consensus_gap=zero, movement=zero, measured=jnp.bool_(True))
+    solution = Solution(
+        params,
+        steps=none,
+        epochs=none,
+        consensus_gap=zero,
+        movement=zero,
+        measured=jnp.bool_(True),
+        linear=None if subproblem.local_rounds is None else params,
+        gradient=params if getattr(algorithm, "needs_gradient", False) else None,
+    )
     replied = check_values(f"{kind}.reply", mine.reply(sent, row, solution, client, round), ("message", "row"))
     _leaves(f"{kind}.reply: message", replied[0])
     check_like(f"{kind}.reply: row", replied[1], row)
@@ -116,6 +125,8 @@ def _abstract_round(algorithm: Algorithm, params: Params, everyone: Clients) -> 
     if isinstance(algorithm, RenewableSums):
         check_number(f"{kind}.worn", algorithm.worn(server), ())
         check_like(f"{kind}.count: server", mine.count(server, row, client), server)
+    if isinstance(algorithm, SilentRounds):
+        check_number(f"{kind}.communicates", algorithm.communicates(round), (), "one bool, for all clients")
     return sent, replied[0]
 
 
@@ -174,9 +185,13 @@ def _check_subproblem(place: str, subproblem: Any, params: Params, criterion: An
         value = getattr(subproblem, name)
         if value is not None:  # solves begin at start, and measure at previous: there the dtype must be the same
             check_like(f"{place}: {name}", value, params, exact=name in ("start", "previous"))
-    penalty = subproblem.penalty
-    if penalty is not None and not (_is_number(penalty) and jnp.shape(penalty) == ()):
-        raise ValueError(f"{place}: penalty must be one number, got {_shown(penalty)}")
+    together = (subproblem.local_rounds is None) == (subproblem.dual_step is None)
+    if not together:
+        raise ValueError(f"{place}: local_rounds and dual_step belong together: give both or none")
+    for name in ("penalty", "local_rounds", "dual_step"):
+        value = getattr(subproblem, name)
+        if value is not None and not (_is_number(value) and jnp.shape(value) == ()):
+            raise ValueError(f"{place}: {name} must be one number, got {_shown(value)}")
     if criterion.reference == "client" and subproblem.previous is None:
         raise ValueError(
             f"{place} must give previous, the client's former parameters, for reference='client' of "

@@ -51,7 +51,7 @@ def fedadagrad(
     *,
     server_learning_rate: float = 0.1,
     beta1: float = 0.0,
-    tau: float = 1e-3,
+    server_tau: float = 1e-3,
     criterion: Criterion | None = None,
 ) -> Averaging:
     """FedAdagrad: m+ = beta1 m + (1 - beta1) Delta, v+ = v + Delta^2, z+ = z + eta m+ / (sqrt(v+) + tau).
@@ -62,13 +62,13 @@ def fedadagrad(
         local: How a client minimises its loss.
         server_learning_rate: eta, above 0. Reddi et al. tune it over powers of 10^(1/2).
         beta1: How much of m stays, at least 0 and below 1.
-        tau: How adaptive the server is, above 0: the smaller, the more.
+        server_tau: tau, how adaptive the server is, above 0: the smaller, the more.
         criterion: When a local solve may stop early; by default it runs to `local.max_epochs`.
 
     >>> fedadagrad(LocalSolver(learning_rate=0.1, max_epochs=5)).server.options["tau"]
     0.001
     """
-    rule, numbers = server_optimizers.adagrad, {"beta1": beta1, "tau": tau}
+    rule, numbers = server_optimizers.adagrad, {"beta1": beta1, "tau": server_tau}
     return _adaptive(local, "FedAdagrad", criterion, rule, server_learning_rate, numbers)
 
 
@@ -78,7 +78,7 @@ def fedadam(
     server_learning_rate: float = 0.1,
     beta1: float = 0.9,
     beta2: float = 0.99,
-    tau: float = 1e-3,
+    server_tau: float = 1e-3,
     criterion: Criterion | None = None,
 ) -> Averaging:
     """FedAdam: FedAdagrad with v+ = beta2 v + (1 - beta2) Delta^2.
@@ -93,7 +93,7 @@ def fedadam(
     >>> fedadam(LocalSolver(learning_rate=0.1, max_epochs=5)).server.options["beta2"]
     0.99
     """
-    rule, numbers = server_optimizers.adam, {"beta1": beta1, "beta2": beta2, "tau": tau}
+    rule, numbers = server_optimizers.adam, {"beta1": beta1, "beta2": beta2, "tau": server_tau}
     return _adaptive(local, "FedAdam", criterion, rule, server_learning_rate, numbers)
 
 
@@ -103,7 +103,7 @@ def fedyogi(
     server_learning_rate: float = 0.1,
     beta1: float = 0.9,
     beta2: float = 0.99,
-    tau: float = 1e-3,
+    server_tau: float = 1e-3,
     criterion: Criterion | None = None,
 ) -> Averaging:
     """FedYogi: FedAdam with v+ = v - (1 - beta2) Delta^2 sign(v - Delta^2).
@@ -116,7 +116,7 @@ def fedyogi(
     >>> fedyogi(LocalSolver(learning_rate=0.1, max_epochs=5)).server.learning_rate
     0.1
     """
-    rule, numbers = server_optimizers.yogi, {"beta1": beta1, "beta2": beta2, "tau": tau}
+    rule, numbers = server_optimizers.yogi, {"beta1": beta1, "beta2": beta2, "tau": server_tau}
     return _adaptive(local, "FedYogi", criterion, rule, server_learning_rate, numbers)
 
 
@@ -124,7 +124,7 @@ def _adaptive(
     local: LocalSolver, name: str, criterion: Criterion | None, rule: Callable, rate: Any, numbers: dict[str, Any]
 ) -> Averaging:
     checked = {
-        word: checks.number(word, n, above=0) if word == "tau" else checks.number(word, n, at_least=0, below=1)
+        word: checks.number("server_tau", n, above=0) if word == "tau" else checks.number(word, n, at_least=0, below=1)
         for word, n in numbers.items()
     }
     return _with_server(local, name, criterion, rule, rate, **checked)

@@ -65,6 +65,15 @@ def peak_memory() -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def free_memory() -> int | None:
+    """The memory that programs can still have without swapping, in bytes; None where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
+
+
 def processor() -> str:
     """A short name for this kind of processor: what is compiled for one may not run on another."""
     try:

@@ -61,6 +61,7 @@ class Round:
 
     number: Array  # int32, k, from 0
     key: Key  # for random draws, each function's own: the server's, or in a client's functions that client's
+    communicates: Any = True  # whether messages go to the server in it; a traced bool where a method may be silent
 
 
 class Subproblem(NamedTuple):
@@ -79,6 +80,8 @@ class Subproblem(NamedTuple):
     center: Any = None  # [...]
     start: Any = None  # [...]
     previous: Any = None  # [...] the client's former parameters u_i^k
+    local_rounds: Any = None  # so many solves, one after the other, each with another linear term; None: one
+    dual_step: Any = None  # one number: between them linear -= dual_step * (u - center)
 
 
 @record
@@ -91,6 +94,8 @@ class Solution:
     consensus_gap: Array  # ||u+ - center||
     movement: Array  # ||u+ - previous||; NaN where the subproblem gave no previous
     measured: Array  # bool: whether gap and movement are the solve's own; not if it failed or its update was clipped
+    linear: Any = None  # [...] the last solve's linear term, where the subproblem has `local_rounds`
+    gradient: Any = None  # [...] the subproblem's at its start, over all rows; of algorithms with `needs_gradient`
 
 
 @record
@@ -289,7 +294,7 @@ class Solves:
     reference_residual: Array  # ||e|| at the reference point
     final_residual: Array  # ||e|| at the returned parameters; with "epoch_mean" the last epoch's mean
     sigma: Array  # the relative criterion's factor
-    consensus_gap: Array  # ||u+ - z||
+    consensus_gap: Array  # ||u+ - z||; where a method pulls its clients elsewhere, to there
     movement: Array  # ||u+ - u||, where the algorithm keeps u
     penalty: Array  # beta_i of this solve's subproblem
     new_penalty: Array  # beta_i after the round, where the algorithm keeps one for each client

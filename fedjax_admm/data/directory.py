@@ -16,7 +16,7 @@ import re
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -103,6 +103,22 @@ def _write(folder: Path, clients: Iterable[Any], weights: Any, names: Any) -> No
         for file, kind in zip(files, kinds, strict=True):
             file.seek(0)
             _write_header(file, kind, sum(sizes))
+    write_index(folder, described, sizes, checksums, weights, names)
+
+
+def write_index(
+    folder: Path, described: Any, sizes: Any, checksums: Any, weights: Any = None, names: Any = None
+) -> None:
+    """Writes what makes a directory with all files of rows a federation.
+
+    Args:
+        folder: The directory.
+        described: The fields, as `create_fields` describes them.
+        sizes: Rows of each client.
+        checksums: Of each client's rows of each field [clients, fields].
+        weights: alpha_i [clients]; None for N_i / N.
+        names: The clients' names, or None.
+    """
     counts = np.array(sizes, np.int64)
     arrays: dict[str, Any] = {
         "sizes": counts,
@@ -116,6 +132,31 @@ def _write(folder: Path, clients: Iterable[Any], weights: Any, names: Any) -> No
     index["clients_crc32"] = zlib.crc32((folder / CLIENTS).read_bytes())
     text = json.dumps(index | {"crc32": _index_crc(index)}, indent=2) + "\n"
     write_whole(folder / INDEX, lambda file: file.write(text.encode()))
+
+
+def create_fields(folder: Path, kinds: Any, rows: int) -> tuple[Any, list[Path]]:
+    """Makes files for so many rows of each field, still without content.
+
+    Args:
+        folder: The directory.
+        kinds: A pytree of arrays [any, ...] with the fields' dtypes and shapes.
+        rows: How many rows there will be.
+
+    Returns:
+        The fields' description for `write_index`, and their files in JAX's order, which may be memory-mapped.
+    """
+    described, names = _describe(kinds)
+    for name, leaf in zip(names, jax.tree.leaves(kinds), strict=True):
+        with open(folder / name, "w+b") as file:
+            _write_header(file, leaf, rows)
+            file.truncate(file.tell() + rows * int(np.prod(leaf.shape[1:])) * leaf.dtype.itemsize)
+    return described, [folder / name for name in names]
+
+
+def checksums_of(leaves: Sequence[np.ndarray], sizes: Any) -> Iterator[list[int]]:
+    """The checksums of each client's rows, one client after the other."""
+    for start, size in zip(np.cumsum(sizes) - sizes, sizes, strict=True):
+        yield [_crc(leaf[start : start + size]) for leaf in leaves]
 
 
 def read_federation(folder: Any) -> Federation:

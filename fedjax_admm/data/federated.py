@@ -19,6 +19,7 @@ from ..core.notebook import html
 from ..core.record import note, record
 from .directory import Federation, read_federation, write_federation
 from .fields import as_arrays, check_finite, count_rows, one_by_one
+from .rows import Rows, in_memory, kept, kinds, on_device
 
 
 @record
@@ -48,7 +49,8 @@ class FederatedData:
     ) -> FederatedData:
         """Deals the rows of arrays to clients; where each client has arrays of its own, use `from_clients`.
 
-        Integer images stay integers: let the model's first operation scale them.
+        Integer images stay integers: let the model's first operation scale them. Memory-mapped arrays, and objects
+        with `shape`, `dtype` and rows that an integer array picks, are never read whole (`Execution(data="host")`).
 
         Args:
             fields: A pytree of arrays [rows, ...].
@@ -56,7 +58,7 @@ class FederatedData:
             weights: alpha_i, positive, scaled to sum to 1; by default N_i / N.
             allow_overlap: Let clients share rows. Rows in no client's part are left out.
         """
-        host = as_arrays(fields, "fields")
+        host = as_arrays(fields, "fields", where_they_are=True)
         num_rows = count_rows(host, "fields")
         if num_rows == 0:
             raise ValueError("fields has no rows: give at least one")
@@ -76,10 +78,10 @@ class FederatedData:
             )
         check_finite(host, "fields")
         sizes = np.array([len(part) for part in parts])
-        if overlap is None:
-            in_order = len(index) == num_rows and np.array_equal(index, np.arange(num_rows))
-            host = host if in_order else jax.tree.map(lambda leaf: leaf[index], host)
-        return cls._on_device(host, None if overlap is None else index, sizes, weights, names)
+        in_order = len(index) == num_rows and np.array_equal(index, np.arange(num_rows))
+        if overlap is None and not in_order and in_memory(host):
+            host, in_order = jax.tree.map(lambda leaf: leaf[index], host), True
+        return cls._of(host, None if in_order else index, sizes, weights, names)
 
     @classmethod
     def from_clients(cls, clients: Iterable[Any], *, weights: Any = None, min_size: int = 1) -> FederatedData:
@@ -104,7 +106,7 @@ class FederatedData:
             return cls._in_temporary_directory(_some(large, min_size), weights)
         hosts = list(_some(large, min_size))
         sizes = np.array([len(jax.tree.leaves(host)[0]) for host in hosts])
-        return cls._on_device(jax.tree.map(lambda *leaves: np.concatenate(leaves), *hosts), None, sizes, weights)
+        return cls._of(jax.tree.map(lambda *leaves: np.concatenate(leaves), *hosts), None, sizes, weights)
 
     @classmethod
     def _in_temporary_directory(cls, clients: Iterable[Any], weights: Any) -> FederatedData:
@@ -133,15 +135,9 @@ class FederatedData:
         ...     FederatedData.open(data.save(f"{place}/five")).client(1)["x"].tolist()
         [1.0, 2.0, 4.0]
         """
-        index = None if self.index is None else np.asarray(self.index)
         offsets, sizes = np.asarray(self.offsets, np.int64), np.asarray(self.sizes, np.int64)
-        host = jax.tree.map(np.asarray, self.fields)
-
-        def rows(i: int) -> Any:
-            mine = slice(offsets[i], offsets[i] + sizes[i])
-            return jax.tree.map(lambda leaf: leaf[mine if index is None else index[mine]], host)
-
-        clients = (rows(i) for i in range(self.num_clients))
+        rows = Rows(self.fields, self.index)
+        clients = (rows.take(offsets[i], offsets[i] + sizes[i], as_they_are=True) for i in range(self.num_clients))
         return write_federation(path, clients, weights=np.asarray(self.weights), names=self.names)
 
     @classmethod
@@ -171,21 +167,37 @@ class FederatedData:
         )
 
     def on_device(self) -> FederatedData:
-        """The same with all rows on the device; itself if they are there."""
-        if all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(self.fields)):
+        """The same with all rows on the device; itself if they are there. Made once while somebody has it."""
+        if on_device(self.fields):
             return self
-        fields = jax.tree.map(jnp.asarray, self.fields)
-        return type(self)(fields, self.index, self.offsets, self.sizes, self.weights, self.names, self.directory)
+        made = self.__dict__.get("_made", lambda: None)()
+        if made is None:
+            order = None if self.index is None or in_memory(self.fields) else np.asarray(self.index)
+            rows = Rows(self.fields, order)
+            number = self.num_positions if order is not None else jax.tree.leaves(self.fields)[0].shape[0]
+            fields = jax.tree.map(jnp.asarray, rows.take(0, number))
+            index = None if self.index is None or order is not None else jnp.asarray(self.index, jnp.int32)
+            made = type(self)(fields, index, self.offsets, self.sizes, self.weights, self.names, self.directory)
+            self.__dict__["_made"] = weakref.ref(made)  # no field: a copy of a record need not have it
+        return made
+
+    def without_rows(self) -> FederatedData:
+        """What is known of the clients, without their rows and where those are."""
+        fields = jax.tree.map(lambda kind: jnp.zeros(kind.shape, kind.dtype), kinds(self.fields, rows=0))
+        return type(self)(fields, None, jnp.zeros_like(self.sizes), self.sizes, self.weights)
 
     @classmethod
-    def _on_device(
+    def _of(
         cls, fields: Any, index: np.ndarray | None, sizes: np.ndarray, weights: Any, names: Any = None
     ) -> FederatedData:
         """From rows in client order, or an index of the rows in that order."""
+        held = in_memory(fields)
+        offsets = np.cumsum(sizes) - sizes
+        small = int(sizes.sum()) <= np.iinfo(np.int32).max
         return cls(
-            fields=jax.tree.map(jnp.asarray, fields),
-            index=None if index is None else jnp.asarray(index, jnp.int32),
-            offsets=jnp.asarray(np.cumsum(sizes) - sizes, jnp.int32),
+            fields=kept(fields) if held else fields,
+            index=jnp.asarray(index, jnp.int32) if held and index is not None else index,  # pyright: ignore[reportArgumentType]
+            offsets=jnp.asarray(offsets, jnp.int32) if small else offsets,  # pyright: ignore[reportArgumentType]
             sizes=jnp.asarray(sizes, jnp.int32),
             weights=jnp.asarray(_weights(weights, sizes)),
             names=names,
@@ -209,16 +221,17 @@ class FederatedData:
         def rows(leaf: Array, numbers: Array) -> Array:
             return leaf.at[numbers].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
-        numbers = positions if self.index is None else rows(self.index, positions)
-        return jax.tree.map(lambda leaf: rows(leaf, numbers), self.fields)
+        here = self.on_device()  # for a look at some of them; a run asks for those that it needs
+        numbers = positions if here.index is None else rows(here.index, positions)
+        return jax.tree.map(lambda leaf: rows(leaf, numbers), here.fields)
 
     def client(self, i: int) -> Any:
         """Client i's rows, for looking at them."""
         if not 0 <= i < self.num_clients:
             raise IndexError(f"client {i} of {self.num_clients}")
         start, size = int(self.offsets[i]), int(self.sizes[i])
-        if self.directory is not None:
-            return jax.tree.map(lambda leaf: np.array(leaf[start : start + size]), self.directory.fields)
+        if not on_device(self.fields):
+            return Rows(self.fields, self.index).take(start, start + size)
         return self.take(jnp.arange(start, start + size))
 
     def __repr__(self) -> str:

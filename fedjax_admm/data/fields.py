@@ -9,16 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_CHECK_BYTES = 1 << 26  # rows are checked for NaN in pieces, so that a large field needs no second copy
+from .rows import Rows, stays, survives
+
+CHECK_BYTES = 1 << 26  # rows are checked for NaN in pieces, so that a large field needs no second copy
 _SHOWN = 3  # fields that a message shows
 
 
-def as_arrays(fields: Any, name: str) -> Any:
-    """The fields as NumPy arrays of numbers."""
+def as_arrays(fields: Any, name: str, where_they_are: bool = False) -> Any:
+    """The fields as NumPy arrays of numbers; with `where_they_are`, memory-mapped arrays and sources as they are."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(fields, is_leaf=lambda leaf: leaf is None):
         if leaf is None:
             raise ValueError(f"{name}{jax.tree_util.keystr(path)} is None: give an array, or leave the field out")
-    host = jax.tree.map(np.asarray, fields)
+    host = jax.tree.map(lambda leaf: leaf if where_they_are and stays(leaf) else np.asarray(leaf), fields)
     for path, leaf in jax.tree_util.tree_leaves_with_path(host):
         if not (jnp.issubdtype(leaf.dtype, np.number) or jnp.issubdtype(leaf.dtype, np.bool_)):
             raise ValueError(
@@ -31,7 +33,7 @@ def as_arrays(fields: Any, name: str) -> Any:
 def count_rows(fields: Any, name: str) -> int:
     """The number of rows, which all fields share."""
     leaves = jax.tree_util.tree_leaves_with_path(fields)
-    lengths: set[Any] = {leaf.shape[0] if leaf.ndim else None for _, leaf in leaves}
+    lengths: set[Any] = {leaf.shape[0] if leaf.shape else None for _, leaf in leaves}
     if len(lengths) == 1 and None not in lengths:
         return lengths.pop()
     shapes = ", ".join(f"{name}{jax.tree_util.keystr(path)} {leaf.shape}" for path, leaf in leaves[:_SHOWN])
@@ -48,10 +50,23 @@ def count_rows(fields: Any, name: str) -> int:
 
 def check_rows(fields: Any, name: str) -> None:
     """Arrays with as many rows each, at least one, that are finite and stay so on the device."""
-    host = as_arrays(fields, name)
+    host = as_arrays(fields, name, where_they_are=True)
     if count_rows(host, name) == 0:
         raise ValueError(f"{name} has no rows: give at least one, or leave it out")
     check_finite(host, name)
+
+
+def sample(fields: Any) -> Any:
+    """The fields for checks of their values: of what is not in memory at most the first 64 MiB."""
+
+    def some(leaf: Any) -> Any:
+        if not stays(leaf):
+            return leaf
+        row = max(1, leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])))
+        number = min(leaf.shape[0], max(1, CHECK_BYTES // row))
+        return leaf[:number] if isinstance(leaf, np.ndarray) else Rows(leaf).take(0, number)
+
+    return jax.tree.map(some, fields)
 
 
 def one_by_one(clients: Any) -> Iterator[Any]:
@@ -122,22 +137,16 @@ def _check_alike(client: Any, first: Any, i: int) -> None:
 
 
 def check_finite(fields: Any, name: str) -> None:
-    """Every number must be one on the device too, where 64 bits may become 32."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(fields):
+    """Every number must be one on the device too, where 64 bits may become 32.
+
+    Of a field that is not in memory at most 64 MiB are looked at: a client whose rows hold NaN later counts as failed.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(sample(fields)):
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        step = max(1, _CHECK_BYTES // max(1, leaf[:1].nbytes))
+        step = max(1, CHECK_BYTES // max(1, leaf[:1].nbytes))
         for start in range(0, len(leaf), step):
-            kept = _survives(leaf[start : start + step], dtype)
-            if not kept.all():
-                row = start + int(np.argwhere(~kept)[0][0])
+            fine = survives(leaf[start : start + step], dtype)
+            if not fine.all():
+                row = start + int(np.argwhere(~fine)[0][0])
                 place = f"{name}{jax.tree_util.keystr(path)}"
                 raise ValueError(f"{place} is not finite in row {row} as {dtype}: remove or fill NaN, inf and the like")
-
-
-def _survives(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    if jnp.issubdtype(values.dtype, jnp.inexact):
-        with np.errstate(over="ignore"):
-            return np.isfinite(values.astype(dtype, copy=False))
-    if dtype != values.dtype and jnp.issubdtype(values.dtype, jnp.integer):
-        return (values >= jnp.iinfo(dtype).min) & (values <= jnp.iinfo(dtype).max)
-    return np.ones(1, bool)

@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,21 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> ImageSet:
     return ImageSet(name, **{**arrays, "num_classes": int(arrays["num_classes"])})
 
 
+def training_batches(name: str, folder: Path | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The training images of a data set and their labels, as `load` returns them, batch by batch and never cached.
+
+    Args:
+        name: The data set's.
+        folder: Where TFDS has prepared it; None for the embedded set.
+    """
+    if folder is None:
+        images = load(name)
+        yield images.train_images, images.train_labels
+        return
+    tfds, builder = import_tfds(), open_builder(name, folder)
+    yield from _decoded_batches(name, tfds, builder, "train", *_feature_keys(name, tfds, builder.info))
+
+
 def _source_key(source: Path) -> str:
     """Describes the files of a data set: another text means that it has to be decoded again.
 
@@ -153,7 +169,23 @@ def _feature_keys(name: str, tfds: Any, info: Any) -> tuple[str, str]:
 def _decode_split(
     name: str, tfds: Any, builder: Any, split: str, image_key: str, label_key: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decodes one split to images, uint8 [N, height, width, channels], and labels, int32 [N].
+    """Decodes one split to images, uint8 [N, height, width, channels], and labels, int32 [N]."""
+    number, start = builder.info.splits[split].num_examples, 0
+    images, labels = np.empty(0, np.uint8), np.empty(number, np.int32)
+    with tqdm(total=number, desc=f"decoding {name} {split}", unit=" images", disable=None) as bar:
+        for pixels, kinds in _decoded_batches(name, tfds, builder, split, image_key, label_key):
+            if start == 0:
+                images = np.empty((number, *pixels.shape[1:]), np.uint8)
+            rows = slice(start, start := start + len(kinds))
+            images[rows], labels[rows] = pixels, kinds
+            bar.update(len(kinds))
+    return images, labels
+
+
+def _decoded_batches(
+    name: str, tfds: Any, builder: Any, split: str, image_key: str, label_key: str
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Decodes one split batch by batch.
 
     In one thread: 0.1 ms an image, most of it Python's, so that two threads gained nothing.
     """
@@ -163,17 +195,13 @@ def _decode_split(
     source = builder.as_data_source(split, decoders={image_key: tfds.decode.SkipDecoding()})
     with naming(info.filepaths[0]):
         shape = _pixels(source[0][image_key], channels).shape
-    images, labels = np.empty((info.num_examples, *shape), np.uint8), np.empty(info.num_examples, np.int32)
-    with tqdm(total=len(labels), desc=f"decoding {name} {split}", unit=" images", disable=None) as bar:
-        for path, rows in batches(info):
-            with naming(path):
-                examples = source.__getitems__(list(range(rows.start, rows.stop)))
-                pixels = [_pixels(example[image_key], channels) for example in examples]
-                labels[rows] = [example[label_key] for example in examples]
-            _check_shapes(name, {shape, *(image.shape for image in pixels)})
-            images[rows] = pixels
-            bar.update(len(pixels))
-    return images, labels
+    for path, rows in batches(info):
+        with naming(path):
+            examples = source.__getitems__(list(range(rows.start, rows.stop)))
+            pixels = [_pixels(example[image_key], channels) for example in examples]
+            labels = np.array([example[label_key] for example in examples], np.int32)
+        _check_shapes(name, {shape, *(image.shape for image in pixels)})
+        yield np.stack(pixels), labels
 
 
 def _pixels(encoded: bytes, channels: int) -> np.ndarray:

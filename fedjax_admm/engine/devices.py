@@ -149,6 +149,24 @@ def placed(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(put, tree, shardings)
 
 
+def spread(tree: Any, mesh: Mesh | None) -> Any:
+    """Arrays whose leading axis is split over the devices, from this process's part of them."""
+    if mesh is None or jax.process_count() == 1:
+        return tree
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+    return jax.tree.map(lambda leaf: jax.make_array_from_process_local_data(sharding, np.asarray(leaf)), tree)
+
+
+def parts_here(tree: Any) -> Any:
+    """Of arrays whose leading axis is split over the devices, this process's parts, in their order."""
+
+    def parts(leaf: Any) -> list[Array]:
+        shards = sorted(leaf.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        return [shard.data for shard in shards]
+
+    return [parts(leaf) for leaf in jax.tree.leaves(tree)]
+
+
 def on_one_device(tree: Any) -> Any:
     """A replicated tree's copy on one device of this process."""
     return jax.tree.map(lambda leaf: leaf.addressable_data(0) if isinstance(leaf, jax.Array) else leaf, tree)

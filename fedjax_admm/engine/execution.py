@@ -15,7 +15,7 @@ from ..core import checks, environment
 from ..problems.problem import Problem
 from . import processes
 from .devices import mesh_of
-from .memory import size_of
+from .memory import device_memory, size_of
 
 CACHE_BYTES = 1 << 18  # a core's own, at least
 
@@ -35,11 +35,17 @@ class Execution:
             there is one unless `use_cpu_devices` made more), of several processes (see `initialize_distributed`) all of
             theirs.
         placement: Who solves a client on a mesh, with population="device". "home": the device on which its row and its
-            data are; nothing moves but the model and one sum of messages (the first device has all the data besides, to
-            evaluate), and devices are as evenly busy as the cohort falls on them (the history's `device_efficiency`).
+            data are; nothing moves but the model and one sum of messages (an evaluation streams data that is not in
+            memory shared with the devices), and devices are as evenly busy as the cohort falls on them (the history's
+            `device_efficiency`).
             Needs a number of clients that the devices divide. "dealt": any device, for balance; rows travel to it and
             back, in blocks, and every device has all the data (a CPU's share one copy). "auto": home on accelerators
             for methods that keep rows, else dealt; `estimate` says which.
+        data: Where the rows of data are. "device": all of them on the devices. "host": where they are, in memory or in
+            files; only those of the clients at work are copied, in blocks, the next block while this one computes.
+            "auto": on the device if they are arrays in memory and fit there, else on the host; `estimate` says which.
+        block_bytes: With data="host", the most bytes of rows that a device gets at a time; it holds two such blocks. A
+            cohort that fits into one gives the same bits as data="device".
 
     >>> Execution(lanes=4).lanes
     4
@@ -49,6 +55,8 @@ class Execution:
     population: str = "device"
     mesh: Any = None
     placement: str = "auto"
+    data: str = "auto"
+    block_bytes: int = 1 << 27
 
     def __post_init__(self) -> None:
         if self.lanes != "auto":
@@ -57,6 +65,8 @@ class Execution:
             checks.integer("lanes", self.lanes, at_least=1)
         checks.choice("population", self.population, ("device", "host", "disk"))
         checks.choice("placement", self.placement, ("auto", "home", "dealt"))
+        checks.choice("data", self.data, ("auto", "device", "host"))
+        checks.integer("block_bytes", self.block_bytes, at_least=1)
         if self.mesh is not None and not isinstance(self.mesh, jax.sharding.Mesh):
             if isinstance(self.mesh, str):
                 raise ValueError(f"mesh must be a number of devices or a jax.sharding.Mesh, got {self.mesh!r}")
@@ -71,6 +81,8 @@ class Execution:
             "population": self.population,
             "mesh": None if mesh is None else int(mesh),
             "placement": self.placement,
+            "data": self.data,
+            "block_bytes": int(self.block_bytes),
         }
 
     def width(self, cohort: int, devices: int, problem: Problem, rows: int, lane: Callable[[], int]) -> int:
@@ -89,7 +101,7 @@ class Execution:
             cores = max(1, environment.cores() // min(devices, jax.local_device_count()))
             more = min(4 * cores, _kept_busy(problem, share)) if steps_are_small(problem, rows) else 1
             return min(share, max(cores, more))
-        memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+        memory = device_memory()
         return share if memory is None else min(share, max(1, memory // 2 // lane()))
 
     def devices(self, cohort: int) -> jax.sharding.Mesh | None:
@@ -102,7 +114,7 @@ class Execution:
         """The same for a run that was begun so (`Simulation.resolved`): with its lanes and, if it can be, its devices.
 
         >>> Execution().again({"lanes": 2, "devices": 1})
-        Execution(lanes=2, population='device', mesh=1, placement='auto')
+        Execution(lanes=2, population='device', mesh=1, placement='auto', data='auto', block_bytes=134217728)
         """
         mesh = self.mesh
         if mesh is None:

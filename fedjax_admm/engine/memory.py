@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from ..data.rows import kinds
 from ..problems.problem import Problem
 
 
@@ -39,14 +39,18 @@ def lane_bytes(problem: Problem, rows: int, row: int, optimizer: int, message: i
         parameters), and what a gradient on so many rows keeps, twice.
     """
 
-    def kept(params: Any, positions: Any) -> Any:
-        batch = problem.data.take(positions)
+    def kept(params: Any, batch: Any) -> Any:
         return jax.vjp(lambda params: problem.loss(params, batch), params)[1]
 
-    activations = jax.eval_shape(kept, problem.params_shape, jax.ShapeDtypeStruct((rows,), jnp.int32))
+    activations = jax.eval_shape(kept, problem.params_shape, kinds(problem.data.fields, rows))
     return 2 * row + optimizer + message + 4 * size_of(problem.params_shape) + 2 * size_of(activations)
 
 
 def shared_bytes(problem: Problem, message: int) -> int:
     """What a device holds besides its lanes: the sum of messages with its compensation, and parameters old and new."""
     return 3 * message + 2 * size_of(problem.params_shape)
+
+
+def device_memory() -> int | None:
+    """Bytes of a device's memory; None where that is the host's, or not told."""
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")

@@ -16,6 +16,8 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..data.federated import FederatedData
+from ..data.rows import Rows, kinds
+from . import processes
 from .devices import AXIS, replicated
 from .rounds import Setup
 
@@ -35,15 +37,28 @@ def choose(asked: str, mesh: Mesh | None, clients: int, keeps_rows: bool) -> str
         )
     if asked != "auto":
         return asked
+    if processes.several():  # each then has its own clients' data alone
+        return HOME if divisible else DEALT
     # CPU devices share one memory, so nothing is won by staying at home; and without rows nothing travels.
     shared_memory = mesh.devices.flat[0].platform == "cpu"
     return HOME if divisible and keeps_rows and not shared_memory else DEALT
 
 
-def share_of_block(cohort: int, devices: int, width: int, row_bytes: int) -> int:
-    """How many clients each device takes at a time where rows travel in blocks; at least its lanes' worth."""
+def share_of_block(cohort: int, devices: int, width: int, row_bytes: int, group: int | None = None) -> int:
+    """How many clients each device takes at a time where rows travel in blocks; at least its lanes' worth.
+
+    Args:
+        cohort: The clients of a round.
+        devices: How many there are.
+        width: Lanes of each.
+        row_bytes: Of what travels of a client.
+        group: The fewest devices that may have to share the whole cohort; by default all.
+
+    Returns:
+        The clients.
+    """
     fitting = cohort if row_bytes == 0 else BLOCK_BYTES // (row_bytes * devices)
-    return min(-(-cohort // devices), max(fitting, width))
+    return min(-(-cohort // (group or devices)), max(fitting, width))
 
 
 def place(setup: Setup, mesh: Mesh | None, placement: str | None) -> Setup:
@@ -86,20 +101,20 @@ def split_by_home(data: FederatedData, mesh: Mesh) -> FederatedData:
     of_device = sizes.reshape(devices, -1)
     most = int(of_device.sum(axis=1).max())
     firsts = np.repeat(offsets.reshape(devices, -1)[:, 0], of_device.shape[1])
-    index = None if data.index is None else np.asarray(data.index)
+    reader, like = Rows(data.fields, data.index), kinds(data.fields, devices * most)
     sharding = NamedSharding(mesh, PartitionSpec(AXIS))
 
-    def split(leaf: Any) -> Array:
-        host = np.asarray(leaf)
-
-        def part(where: Any) -> np.ndarray:
-            device = (where[0].start or 0) // most
-            first, number = int(firsts[device * of_device.shape[1]]), int(of_device[device].sum())
-            positions = np.arange(first, first + number)
-            rows = host[first : first + number] if index is None else host[index[positions]]
-            return np.concatenate([rows, np.zeros((most - number, *host.shape[1:]), host.dtype)])
-
-        return jax.make_array_from_callback((devices * most, *host.shape[1:]), sharding, part)
-
+    here = {place: device for place, device in enumerate(mesh.devices.flat) if device in mesh.local_devices}
+    parts: list[list[Array]] = []  # of each device of this process, each field's
+    for place, device in here.items():
+        first, number = int(firsts[place * of_device.shape[1]]), int(of_device[place].sum())
+        room = [np.zeros((most, *leaf.shape[1:]), leaf.dtype) for leaf in jax.tree.leaves(like)]
+        reader.read(first, first + number, room)
+        parts.append([jax.device_put(leaf, device) for leaf in room])
+    leaves, structure = jax.tree.flatten(like)
+    fields = [
+        jax.make_array_from_single_device_arrays(leaf.shape, sharding, [part[k] for part in parts])
+        for k, leaf in enumerate(leaves)
+    ]
     everywhere = replicated((jnp.asarray(offsets - firsts, jnp.int32), data.sizes, data.weights), mesh)
-    return FederatedData(jax.tree.map(split, data.fields), None, *everywhere)
+    return FederatedData(jax.tree.unflatten(structure, fields), None, *everywhere)

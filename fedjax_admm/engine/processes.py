@@ -102,6 +102,40 @@ def greatest(*numbers: int) -> tuple[int, ...]:
     return tuple(multihost_utils.process_allgather(np.array(numbers, np.int32)).max(axis=0).tolist())
 
 
+def greatest_of(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Of each array of whole numbers, entry by entry, the greatest that any process has. Alone, the arrays themselves.
+
+    >>> greatest_of(np.array([3, -1]))
+    (array([ 3, -1]),)
+    """
+    if not several():
+        return arrays
+    return tuple(multihost_utils.process_allgather(array).max(axis=0) for array in arrays)
+
+
+def of_all(tree: Any) -> list[Any]:
+    """Every process's tree of NumPy arrays, alike in shapes, to the bit. Alone, this one's.
+
+    >>> of_all({"loss": np.ones(2)})
+    [{'loss': array([1., 1.])}]
+    """
+    if not several():
+        return [tree]
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, tree))
+    # As bytes: what is gathered goes through the devices, which may not have the dtype.
+    sent = [multihost_utils.process_allgather(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)) for leaf in leaves]
+    return [
+        jax.tree.unflatten(
+            structure,
+            [
+                np.ascontiguousarray(bytes[process]).view(leaf.dtype).reshape(leaf.shape)
+                for bytes, leaf in zip(sent, leaves, strict=True)
+            ],
+        )
+        for process in range(jax.process_count())
+    ]
+
+
 def whole(tree: Any) -> Any:
     """The tree with every leaf in this process; leaves of which other processes have rows come as NumPy arrays."""
     return jax.tree.map(_whole_leaf, tree)

@@ -5,6 +5,7 @@ One client is counted after the other, in the same order wherever the rows live,
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from ..algorithms.base import RenewableSums
 from ..core import trees
 from ..core.sums import Apart, RunningSum
 from ..exchange.stage import MEMORIES
+from . import processes
 from .devices import AXIS
 from .placement import specs
 from .rounds import ServerState, Setup, client_of
@@ -71,20 +73,27 @@ def renew_many(setup: Setup, after: ServerState, rows: dict[str, Any], worn: Arr
     return lax.cond(jnp.any(worn), some, lambda after, _: after, after, rows)
 
 
-def renew_by_blocks(setup: Setup, after: ServerState, blocks: Iterable[tuple[Any, Any]]) -> ServerState:
-    """The server's sums, formed anew from all clients, whose (ids, rows [ids, ...]) come in `blocks`."""
-    anew, keeps_penalties = _nothing(after), False
+def renew_by_blocks(
+    setup: Setup, after: ServerState, like: dict[str, Any], blocks: Iterable[tuple[Any, Any]]
+) -> ServerState:
+    """The server's sums, formed anew from all clients, whose (ids, rows [ids, ...]) come in `blocks`, in each process
+    its own; `like` has the rows' shapes."""
+    nothing = _nothing(after)
+    anew, keeps_penalties = nothing, "penalties" in like
     for ids, rows in blocks:
-        anew, keeps_penalties = _count_block(setup, anew, rows, ids), "penalties" in rows
+        anew = _count_block(setup, anew, rows, ids)
+    if processes.several():
+        parts = processes.of_all(jax.device_get(anew))
+        anew = functools.reduce(lambda all, part: _merged(all, jax.tree.map(jnp.asarray, part)), parts, nothing)
     return _completed(anew, after, keeps_penalties)
 
 
-def block_ids(like: dict[str, Any]) -> list[np.ndarray]:
-    """The numbers of all clients whose rows are like these, leaves [clients, ...], in blocks of a moderate size."""
+def block_ids(like: dict[str, Any], ids: np.ndarray) -> list[np.ndarray]:
+    """Clients `ids` whose rows are like these, leaves [clients, ...], in blocks of a moderate size."""
     leaves = jax.tree.leaves(like)
     number, size = leaves[0].shape[0], sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     most = max(1, min(BLOCK_ROWS, BLOCK_BYTES * number // size))
-    return np.split(np.arange(number, dtype=np.int32), range(most, number, most))
+    return np.split(ids, range(most, len(ids), most))
 
 
 def _nothing(after: ServerState) -> ServerState:

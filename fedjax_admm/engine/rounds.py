@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from ..algorithms.base import Algorithm, RenewableSums
+from ..algorithms.base import Algorithm, RenewableSums, SilentRounds
 from ..core import randomness, trees
 from ..core.record import record
 from ..core.sums import PositiveSum, RunningSum, weighted
@@ -29,7 +29,8 @@ from ..exchange.stage import MEMORIES, PRESENT, Exchange, Outcome
 from ..problems.problem import Problem
 from . import devices, lanes, solves
 
-# Of keys, beyond every round's number; each of two functions has one: broadcast and aggregate, subproblem and reply.
+# Of keys, beyond every round's number. Each function has its own: the server's broadcast, aggregate and communicates; a
+# client's subproblem and reply.
 _SERVER_STREAM, _CLIENT_STREAM = 2**31, 2**31 + 2
 
 
@@ -62,6 +63,7 @@ class Queue(NamedTuple):
     slots: Array  # where its entry goes, among the round's solves
     length: Array  # how many of them there are: the rest is padding
     runs: Array | None = None  # in a sweep: which run each is of
+    offsets: Array | None = None  # where a client's data begin, among those at hand; None: where the problem's data say
 
 
 @record
@@ -103,13 +105,15 @@ class RoundInfo:
     penalty_mean: Array
     finite: Array  # whether the server's parameters are, and any client's
     renewed: Array  # whether the server's sums are formed anew after it
+    communicated: Array  # whether server and clients exchanged anything
 
     @classmethod
     def empty(cls, rounds: int, cohort: int, dtype: Any) -> RoundInfo:
         """Room for the infos [rounds, ...] of several rounds."""
         whole, real, true = jnp.zeros(rounds, jnp.int32), jnp.zeros(rounds, dtype), jnp.ones(rounds, bool)
         rows = jnp.zeros(rounds, jnp.float32)
-        return cls(empty_solves((rounds, cohort), dtype), whole, whole, rows, real, finite=true, renewed=~true)
+        solves = empty_solves((rounds, cohort), dtype)
+        return cls(solves, whole, whole, rows, real, finite=true, renewed=~true, communicated=true)
 
 
 def empty_solves(shape: tuple[int, ...], dtype: Any) -> Solves:
@@ -164,7 +168,7 @@ def message_shape(setup: Setup, params: Any) -> Any:
         client, row = client_of(setup.problem, id, dtype), start_row(setup, params, id)
         sent, memories = broadcast(setup, params, server, number), row.pop(MEMORIES, {})
         zero = jnp.zeros((), dtype)
-        solution = Solution(params, number, number, zero, zero, jnp.bool_(True))
+        solution = Solution(params, number, number, zero, zero, jnp.bool_(True), linear=params, gradient=params)
         reply, _ = trees.per_client(setup.algorithm, id).reply(sent, row, solution, client, Round(number, setup.key))
         return setup.exchange.of_client(id).transform(reply, memories, client, Round(number, setup.key))[0]
 
@@ -238,7 +242,7 @@ class Settled(NamedTuple):
     message: Any
     row: dict[str, Any]
     entry: Solves
-    ok: Array  # the message came
+    heard: Array  # the message came
     sound: Array
     penalty_change: Array
 
@@ -274,20 +278,18 @@ class _Worker(NamedTuple):
         setup = self.setup
         algorithm, exchange, key = self.of_run((setup.algorithm, setup.exchange, setup.key), run)
         mine = randomness.client_key(key, self.number, id)
+        talks = communicates(algorithm, key, self.number)
         return (
             trees.per_client(algorithm, id),
             exchange.of_client(id),
-            Round(self.number, jax.random.fold_in(mine, _CLIENT_STREAM + function)),
-            Round(self.number, key),
+            Round(self.number, jax.random.fold_in(mine, _CLIENT_STREAM + function), talks),
+            Round(self.number, key, talks),
         )
 
     def plan(self) -> solves.Plan:
         """What all jobs have in common."""
-        algorithm = self.setup.algorithm
         job = jax.eval_shape(lambda rows: self.take(Store(rows, None), jnp.int32(0)), self.example_rows())  # pyright: ignore[reportArgumentType]
-        return solves.Plan.of(
-            algorithm.local, algorithm.criterion, job.subproblem.start is None, self.layout.rows_per_trip, self.dtype
-        )
+        return solves.Plan.of(self.setup.algorithm, job.subproblem, self.layout.rows_per_trip, self.dtype)
 
     def example_rows(self) -> dict[str, Any]:
         """Rows of one address, by their shapes."""
@@ -302,7 +304,7 @@ class _Worker(NamedTuple):
 
     def take(self, store: Store, place: Array) -> solves.Job:
         """A job, from its place in the queue."""
-        ids, addresses, slots, _, runs = self.queue
+        ids, addresses, slots, _, runs, offsets = self.queue
         id, address, slot, run = ids[place], addresses[place], slots[place], None if runs is None else runs[place]
         algorithm, exchange, round, run_round = self.parts(run, id, 0)
         client, row = client_of(self.setup.problem, id, self.dtype), trees.take(store.rows, address)
@@ -315,7 +317,7 @@ class _Worker(NamedTuple):
             subproblem=subproblem,
             solver=algorithm.local,
             criterion=algorithm.criterion,
-            offset=self.setup.problem.data.offsets[id],
+            offset=self.setup.problem.data.offsets[id] if offsets is None else offsets[place],
             size=client.size,
             key=jax.random.key_data(key),
             round=self.number,
@@ -327,7 +329,7 @@ class _Worker(NamedTuple):
         settled, task = jax.vmap(self.settle)(jobs, carry), jobs.task
         rows = _put(store.rows, task.address, done, settled.row)
         entries = _put(store.ledger.solves, task.slot, done, settled.entry)
-        counted = done & settled.ok
+        counted = done & settled.heard
         weights = jnp.where(counted, task.client.weight, 0)
         messages = trees.where(counted, settled.message, jax.tree.map(jnp.zeros_like, settled.message))
         present = done & (task.absent == PRESENT)
@@ -357,8 +359,11 @@ class _Worker(NamedTuple):
         code = jnp.where(sound, carry.stop_code, jnp.where(present, StopReason.FAILED.code, task.absent))
         gradients = carry.rows + carry.search_samples
         u = trees.where(sound, carry.params, start)
-        out = Outcome(u, z, sound, code, jnp.bool_(False), gradients, self.layout.floats)
-        out = exchange.receive(out, memories, client, run_round)
+        silent, floats = round.communicates is not True, self.layout.floats
+        floats = jnp.where(round.communicates, floats, 0) if silent else floats
+        out = Outcome(u, z, sound, code, jnp.bool_(False), gradients, floats)
+        received = exchange.receive(out, memories, client, run_round)
+        out = trees.where(round.communicates, received, out) if silent else received  # nothing is received in silence
         unsaid = sound & ~out.ok & (out.stop_code == code)  # a stage kept it out, and did not say why
         out = out._replace(stop_code=jnp.where(unsaid, StopReason.REJECTED.code, out.stop_code))
 
@@ -367,17 +372,23 @@ class _Worker(NamedTuple):
         if job.subproblem.previous is not None:
             movement = _distance(out.params, job.subproblem.previous, self.dtype)
         steps = carry.epoch * algorithm.local.steps_per_epoch(client.size)
-        solution = Solution(out.params, steps, carry.epoch, gap, movement, measured=out.ok & ~out.clipped)
+        solution = Solution(
+            out.params, steps, carry.epoch, gap, movement,
+            measured=out.ok & ~out.clipped,
+            linear=None if carry.local is None else carry.local.linear,
+            gradient=carry.gradient,
+        )  # fmt: skip
         message, new = algorithm.reply(sent, row, solution, client, round)
         message, new_memories = exchange.transform(message, memories, client, run_round)
         # A client that failed, or of which nothing came, keeps its row.
-        new, new_memories = trees.where(out.ok, (new, new_memories), (row, memories))
+        heard = out.ok & round.communicates
+        new, new_memories = trees.where(out.ok, new, row), trees.where(heard, new_memories, memories)
         kept = exchange.remember(new_memories, out.stop_code)
         entry = self.entry(job, carry, out, gap, movement, new)
         change = jnp.zeros((), self.dtype)
         if "penalties" in row:
             change = ((new["penalties"] - row["penalties"]) / client.population).astype(self.dtype)
-        return Settled(message, new | ({MEMORIES: kept} if kept else {}), entry, out.ok, sound, change)
+        return Settled(message, new | ({MEMORIES: kept} if kept else {}), entry, heard, sound, change)
 
     def entry(
         self, job: solves.Job, carry: solves.Carry, out: Outcome, gap: Array, movement: Array, new: dict[str, Any]
@@ -388,7 +399,7 @@ class _Worker(NamedTuple):
         sigma = job.criterion.sigma(solves.progress(job, carry))
         return Solves(
             epochs=carry.epoch,
-            max_epochs=job.solver.max_epochs,
+            max_epochs=job.solver.max_epochs * (1 if carry.local is None else job.subproblem.local_rounds),
             gradient_samples=out.gradients,
             criterion_samples=carry.criterion_samples,
             reference_residual=jnp.where(present, carry.reference_residual, nan),
@@ -475,7 +486,7 @@ class ServerState(NamedTuple):
 
 def aggregate(setup: Setup, before: ServerState, tally: Tally, number: Array) -> tuple[ServerState, Array, Array]:
     """The server after a round of one run: (state, whether it is finite, whether its sums are worn)."""
-    algorithm, came = setup.algorithm, tally.count > 0
+    algorithm, came = setup.algorithm, tally.count > 0  # in a silent round nothing does
     received = Received(tally.messages.value, tally.weight, tally.count)
     new = algorithm.aggregate(before.params, before.server, received, _server_round(setup, number, 1))
     params, server = trees.where(came, new, (before.params, before.server))  # without any message it stays as it was
@@ -488,13 +499,30 @@ def aggregate(setup: Setup, before: ServerState, tally: Tally, number: Array) ->
     return ServerState(params, server, mean), solved & trees.all_finite(params), worn
 
 
-def info_of(ledger: Ledger, ids: Array, longest: Array, after: ServerState, finite: Array, worn: Array) -> RoundInfo:
-    """What is told of the round with clients `ids` [cohort]."""
-    tally = ledger.tally
+def info_of(
+    setup: Setup,
+    number: Array,
+    ledger: Ledger,
+    ids: Array,
+    longest: Array,
+    after: ServerState,
+    finite: Array,
+    worn: Array,
+) -> RoundInfo:
+    """What is told of a round of one run, with clients `ids` [cohort]."""
+    tally, talked = ledger.tally, jnp.asarray(communicates(setup.algorithm, setup.key, number))
     solves = trees.where(ids == VACANT, no_solve(ids.shape, tally.weight.dtype), ledger.solves)
-    return RoundInfo(solves, tally.trips, longest, tally.rows, after.penalty_mean.value, finite, worn)
+    return RoundInfo(solves, tally.trips, longest, tally.rows, after.penalty_mean.value, finite, worn, talked)
+
+
+def communicates(algorithm: Algorithm, key: Array, number: Array) -> Any:
+    """Whether server and clients exchange anything in round `number` of the run with this key: True, or traced."""
+    if not isinstance(algorithm, SilentRounds):
+        return True
+    key = jax.random.fold_in(jax.random.fold_in(key, number), _SERVER_STREAM + 2)
+    return jnp.asarray(algorithm.communicates(Round(number, key)), bool)
 
 
 def _server_round(setup: Setup, number: Array, function: int) -> Round:
-    key = jax.random.fold_in(setup.key, number)
-    return Round(number, jax.random.fold_in(key, _SERVER_STREAM + function))
+    key = jax.random.fold_in(jax.random.fold_in(setup.key, number), _SERVER_STREAM + function)
+    return Round(number, key, communicates(setup.algorithm, setup.key, number))

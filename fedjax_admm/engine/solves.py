@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from ..algorithms.base import Algorithm
 from ..algorithms.criteria import Criterion
 from ..algorithms.local_solver import LocalSolver
 from ..core import trees
@@ -29,7 +30,7 @@ from . import shuffle
 from .lanes import Program
 from .objective import ClientObjective
 
-REFERENCE, MEASURE, TRAIN, FINISHED = range(4)
+REFERENCE, MEASURE, TRAIN, FINISHED, GRADIENT = range(5)
 
 
 class Job(NamedTuple):
@@ -63,6 +64,17 @@ class Carry(NamedTuple):
     search_samples: Array  # gradients that a line search asked for besides
     criterion_samples: Array  # those of `rows` that only the criterion asked for
     stop_code: Array
+    gradient: Any | None = None  # the subproblem's at the start, where the algorithm asks for it
+    local: LocalRound | None = None  # where a job is several solves
+
+
+class LocalRound(NamedTuple):
+    """Which of a job's solves is under way, where there are several."""
+
+    number: Array  # from 0
+    first_epoch: Array  # epochs of the solves before it
+    linear: Any  # its linear term
+    start: Any  # where it begins
 
 
 @dataclass(frozen=True)
@@ -76,18 +88,23 @@ class Plan:
     reference: str | None  # where the criterion's reference residual is taken: "server", "client"; None: nowhere
     starts_at_server: bool  # solves begin at the server's parameters
     wants_noise: bool  # the criterion asks for the residual's standard error
+    wants_gradient: bool  # the algorithm asks for the gradient at the start
+    repeats: bool  # a job is several solves
 
     @classmethod
-    def of(cls, solver: LocalSolver, criterion: Criterion, starts_at_server: bool, rows: int, dtype: Any) -> Plan:
-        """From an algorithm's parts."""
+    def of(cls, algorithm: Algorithm, subproblem: Subproblem, rows: int, dtype: Any) -> Plan:
+        """From an algorithm, and what it says of a subproblem."""
+        solver, criterion = algorithm.local, algorithm.criterion
         return cls(
             rows=rows,
             dtype=dtype,
             full=solver.full_gradient,
             looks=criterion.residual,
             reference=criterion.reference,
-            starts_at_server=starts_at_server,
+            starts_at_server=subproblem.start is None,
             wants_noise=getattr(criterion, "needs_noise", False),
+            wants_gradient=getattr(algorithm, "needs_gradient", False),
+            repeats=subproblem.local_rounds is not None,
         )
 
     @property
@@ -113,7 +130,7 @@ class Plan:
     @property
     def sums(self) -> bool:
         """Some pass sums the residual."""
-        return self.looks is not None or self.full
+        return self.looks is not None or self.full or self.wants_gradient
 
     @property
     def sums_in_training(self) -> bool:
@@ -128,9 +145,14 @@ class Plan:
     @property
     def first_phase(self) -> int:
         """In which a solve begins."""
-        if self.reference_pass:
-            return REFERENCE
-        return MEASURE if self.measures and (self.exact_looks or self.start_is_reference) else TRAIN
+        return REFERENCE if self.reference_pass else self.phase_at_start
+
+    @property
+    def phase_at_start(self) -> int:
+        """In which it is when it comes to its start."""
+        if self.measures and (self.exact_looks or self.start_is_reference):
+            return MEASURE
+        return GRADIENT if self.wants_gradient and not self.full else TRAIN
 
     @property
     def nan(self) -> Array:
@@ -144,8 +166,9 @@ class Solver(NamedTuple):
     problem: Problem
     server_params: Callable[[Job], Any]  # z, of the job's run
 
-    def objective(self, job: Job) -> ClientObjective:
-        return ClientObjective(self.problem, self.server_params(job), job.subproblem, job.offset, job.size)
+    def objective(self, job: Job, carry: Carry) -> ClientObjective:
+        subproblem = job.subproblem if carry.local is None else job.subproblem._replace(linear=carry.local.linear)
+        return ClientObjective(self.problem, self.server_params(job), subproblem, job.offset, job.size)
 
     def start_params(self, job: Job) -> Any:
         return self.server_params(job) if job.subproblem.start is None else job.subproblem.start
@@ -161,7 +184,10 @@ def _start(solver: Solver, job: Job) -> Carry:
     point = params
     if plan.reference_pass:
         point = job.subproblem.previous if plan.reference == "client" else solver.server_params(job)
-    zero = jnp.int32(0)
+    zero, local, linear = jnp.int32(0), None, job.subproblem.linear
+    if plan.repeats:
+        linear = optax.tree.zeros_like(params) if linear is None else optax.tree.cast_like(linear, params)
+        local = LocalRound(number=zero, first_epoch=zero, linear=linear, start=params)
     return Carry(
         phase=jnp.int32(plan.first_phase),
         epoch=zero,
@@ -178,12 +204,14 @@ def _start(solver: Solver, job: Job) -> Carry:
         search_samples=zero,
         criterion_samples=zero,
         stop_code=zero,
+        gradient=optax.tree.zeros_like(params) if plan.wants_gradient else None,
+        local=local,
     )
 
 
 def _step(solver: Solver, job: Job, carry: Carry) -> Carry:
     """One gradient."""
-    plan, client = solver.plan, solver.objective(job)
+    plan, client = solver.plan, solver.objective(job, carry)
     busy, training = carry.phase != FINISHED, carry.phase == TRAIN
     batch, existing, share = client.piece(carry.position, plan.rows)
     used = jnp.where(busy, existing, 0)
@@ -236,6 +264,12 @@ def _turn(solver: Solver, job: Job, carry: Carry) -> Carry:
         new = trees.where(carry.phase == MEASURE, _finish_if(stops, seen, code), new)
     if plan.reference_pass:
         new = trees.where(carry.phase == REFERENCE, _after_reference(solver, job, carry), new)
+    if plan.wants_gradient:
+        new = trees.where(carry.phase == GRADIENT, carry._replace(phase=jnp.int32(TRAIN)), new)
+        at_start = (carry.epoch == 0) & (carry.phase == (TRAIN if plan.full else plan.phase_at_start))
+        new = new._replace(gradient=trees.where(at_start, carry.residual_sum, carry.gradient))
+    if plan.repeats:
+        new = _next_local_round(solver, job, new)
     return new._replace(
         position=jnp.int32(0),
         order=shuffle.epoch_order(job.key, new.epoch),
@@ -250,7 +284,7 @@ def _look(plan: Plan, job: Job, carry: Carry) -> tuple[Carry, Array, Array]:
     residual = optax.tree.norm(carry.residual_sum).astype(plan.dtype)
     reference_residual = carry.reference_residual
     if plan.start_is_reference:
-        first_look = (carry.epoch == 0) & (plan.full | (carry.phase == MEASURE))
+        first_look = (_epochs(carry) == 0) & (plan.full | (carry.phase == MEASURE))
         reference_residual = jnp.where(first_look, residual, reference_residual)
     carry = carry._replace(residual=residual, reference_residual=reference_residual)
     noise = _noise(plan, job, carry) if plan.with_noise else None
@@ -275,8 +309,37 @@ def _noise(plan: Plan, job: Job, carry: Carry) -> Array:
 def _after_reference(solver: Solver, job: Job, carry: Carry) -> Carry:
     plan = solver.plan
     norm = optax.tree.norm(carry.residual_sum).astype(plan.dtype)
-    phase = MEASURE if plan.exact_looks and not plan.full else TRAIN
-    return carry._replace(reference_residual=norm, params=solver.start_params(job), phase=jnp.int32(phase))
+    start = solver.start_params(job) if carry.local is None else carry.local.start
+    return carry._replace(reference_residual=norm, params=start, phase=jnp.int32(plan.phase_at_start))
+
+
+def _next_local_round(solver: Solver, job: Job, carry: Carry) -> Carry:
+    """After a solve that is not the job's last: its dual step, and the start of the next."""
+    plan, subproblem, local = solver.plan, job.subproblem, carry.local
+    assert local is not None
+    more = (carry.phase == FINISHED) & (local.number + 1 < subproblem.local_rounds)
+    z = solver.server_params(job)
+    pull = optax.tree.sub(carry.params, z if subproblem.center is None else subproblem.center)
+    linear = optax.tree.sub(local.linear, trees.scale(subproblem.dual_step, pull))
+    start = z if plan.starts_at_server else carry.params
+    begun = carry._replace(
+        phase=jnp.int32(plan.first_phase),
+        params=z
+        if plan.reference_pass and plan.reference == "server"
+        else carry.params
+        if plan.reference_pass
+        else start,
+        optimizer_state=job.solver.init(start),
+        reference_residual=plan.nan,
+        residual=plan.nan,
+        local=LocalRound(local.number + 1, carry.epoch, linear, start),
+    )
+    return trees.where(more & (carry.stop_code != StopReason.FAILED.code), begun, carry)
+
+
+def _epochs(carry: Carry) -> Array:
+    """Of the solve under way."""
+    return carry.epoch if carry.local is None else carry.epoch - carry.local.first_epoch
 
 
 def _after_epoch(plan: Plan, job: Job, carry: Carry, seen: Carry, stops: Array, code: Array) -> Carry:
@@ -300,7 +363,7 @@ def _after_full_pass(solver: Solver, job: Job, seen: Carry, stops: Array, code: 
     assert seen.value_sum is not None
     params, optimizer_state, searched = job.solver.step(
         seen.params, seen.optimizer_state, seen.residual_sum, seen.value_sum,
-        solver.objective(job).on_all_rows(plan.rows),
+        solver.objective(job, seen).on_all_rows(plan.rows),
     )  # fmt: skip
     stepped = seen._replace(
         params=params, optimizer_state=optimizer_state, epoch=seen.epoch + 1, residual=plan.nan,
@@ -318,7 +381,7 @@ def _finish_if(stops: Array, carry: Carry, code: Array) -> Carry:
 
 def _finish_at_maximum(plan: Plan, job: Job, carry: Carry) -> Carry:
     # Nothing is looked at once the maximum is reached, an estimate that is at hand neither.
-    reached = carry.epoch >= job.solver.max_epochs
+    reached = _epochs(carry) >= job.solver.max_epochs
     return carry._replace(
         phase=jnp.where(reached, FINISHED, carry.phase),
         residual=jnp.where(reached, plan.nan, carry.residual),
@@ -339,7 +402,7 @@ def progress(job: Job, carry: Carry, noise: Array | None = None) -> LocalProgres
     penalty = job.subproblem.penalty
     return LocalProgress(
         round=job.round,
-        epoch=carry.epoch,
+        epoch=_epochs(carry),
         residual=carry.residual,
         residual_noise=jnp.full_like(carry.residual, jnp.nan) if noise is None else noise,
         reference_residual=carry.reference_residual,

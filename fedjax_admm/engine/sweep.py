@@ -112,9 +112,10 @@ def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> t
     solves = jax.tree.map(lambda leaf: leaf.reshape(cohorts.shape), ledger.solves)
 
     def settle(each: Any, before: ServerState, tally: Tally, solves: Any, ids: Array) -> Any:
-        after, finite, worn = aggregate(of_run(*each), before, tally, number)
+        mine = of_run(*each)
+        after, finite, worn = aggregate(mine, before, tally, number)
         worn &= jnp.any(ids != VACANT)  # of a run that has ended nothing need be exact
-        return after, info_of(Ledger(solves, tally), ids, longest, after, finite, worn)
+        return after, info_of(mine, number, Ledger(solves, tally), ids, longest, after, finite, worn)
 
     before = ServerState(states.params, states.server, states.penalty_mean)
     after, info = jax.vmap(settle)(each, before, tallies, solves, cohorts)

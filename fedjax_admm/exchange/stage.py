@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
     stop_code: Array  # int32
     clipped: Array  # bool: the update's length is not the solve's
     gradients: Array  # int32, per-example gradients that the client computed
-    floats: int  # that it received and would send
+    floats: Any  # that it received and would send; 0 in rounds without exchange
 
 
 class Stage:
@@ -202,4 +202,4 @@ def _like(new: Any, old: Any) -> Any:
 def _own(stage: Stage, function: int, client: Client, round: Round) -> Round:
     """The round with a key of its own for this stage, function and client."""
     key = jax.random.fold_in(round.key, np.uint32(stage.stream + function))
-    return Round(round.number, randomness.client_key(key, round.number, client.id))
+    return Round(round.number, randomness.client_key(key, round.number, client.id), round.communicates)

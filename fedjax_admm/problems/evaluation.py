@@ -13,7 +13,9 @@ from jax import Array, lax
 from ..core import trees
 from ..core.types import Params
 from ..data.federated import FederatedData
+from ..data.rows import on_device, row_bytes
 from .problem import Problem
+from .streaming import ALONE, Share, streamed_sums
 
 _PIECE_BYTES = 1 << 23  # of a piece's rows: a few MB stream through the cache
 _MAX_PIECE = 500  # rows: bounds a CNN's activations
@@ -21,27 +23,35 @@ _MAX_PIECE = 500  # rows: bounds a CNN's activations
 
 def piece_size(fields: Any) -> int:
     """How many rows are evaluated at once."""
-    leaves = jax.tree.leaves(fields)
-    row_bytes = sum(leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in leaves)
-    return max(1, min(_MAX_PIECE, leaves[0].shape[0], _PIECE_BYTES // max(row_bytes, 1)))
+    number = jax.tree.leaves(fields)[0].shape[0]
+    return max(1, min(_MAX_PIECE, number, _PIECE_BYTES // max(row_bytes(fields), 1)))
 
 
-def evaluate(problem: Problem, params: Params, with_loss: bool = True) -> dict[str, float]:
+def evaluate(problem: Problem, params: Params, with_loss: bool = True, share: Share | None = None) -> dict[str, float]:
     """`loss`, sum_i alpha_i f_i(params) with the regulariser, and each metric's mean over `eval_data`.
 
     Where the problem's optimum is known, `excess_loss` is the loss above it. Without the loss the clients' rows are not
-    looked at.
+    looked at. With a `share` each process reads its own of the rows that are not on its device.
     """
-    return evaluate_many(problem, jax.tree.map(lambda leaf: leaf[None], params), with_loss)[0]
+    return evaluate_many(problem, jax.tree.map(lambda leaf: leaf[None], params), with_loss, share)[0]
 
 
-def evaluate_many(problem: Problem, params: Params, with_loss: bool = True) -> list[dict[str, float]]:
+def evaluate_many(
+    problem: Problem, params: Params, with_loss: bool = True, share: Share | None = None
+) -> list[dict[str, float]]:
     """The same for each of several parameters, leaves [runs, ...]."""
     eval_rows = piece_size(problem.eval_data) if problem.metrics else 0
     rows = min(piece_size(problem.data.fields), problem.data.num_positions)  # clients may leave rows out
-    sums = _sums(problem, params, rows, eval_rows, with_loss)
+    here = on_device((problem.data.fields, problem.eval_data))
+    if here:
+        sums = _sums(problem, params, rows, eval_rows, with_loss)
+    else:
+        sums = streamed_sums(problem, params, rows, eval_rows, _sum_of_piece, share or ALONE, with_loss)
     # The pieces are added on the host in double precision: 100,000 rows summed in single lose three digits.
-    totals = {name: np.sum(np.asarray(pieces, np.float64), axis=-1) for name, pieces in sums.items()}
+    parts = [{name: np.sum(np.asarray(pieces, np.float64), axis=-1) for name, pieces in sums.items()}]
+    if share is not None and not here:
+        parts = share.of_all(parts[0])
+    totals = {name: np.sum([part[name] for part in parts], axis=0) for name in sums}
     if with_loss:
         totals["loss"] = totals["loss"] + totals.pop("regularizer", 0.0)
         if problem.optimal_loss is not None:
@@ -72,7 +82,7 @@ def _sums_of_one(problem: Problem, params: Params, rows: int, eval_rows: int, wi
         pieces = _pieces(problem.eval_data, number, eval_rows)
         for name, metric in problem.metrics:
             sums[name] = pieces(
-                lambda batch, _, mask, metric=metric: _mask(mask, _wide(metric(params, batch))) / number
+                lambda batch, _, mask, metric=metric: _sum_of_piece(metric(params, batch), mask) / number
             )
     return sums
 
@@ -85,8 +95,7 @@ def _weighted_losses(problem: Problem, params: Params, data: FederatedData, rows
 
     def piece(batch: Any, positions: Array, mask: Array) -> Array:
         batch = batch if data.index is None else data.take(positions)
-        losses = _wide(problem.loss(params, batch))
-        return _mask(mask, losses * share[client[positions]].astype(losses.dtype))
+        return _sum_of_piece(problem.loss(params, batch), mask, share[client[positions]])
 
     return _pieces(fields, number, rows)(piece)
 
@@ -97,7 +106,11 @@ def _wide(values: Array) -> Array:
     return values.astype(trees.at_least_single(values.dtype)) if floating else values
 
 
-def _mask(mask: Array, values: Array) -> Array:
+def _sum_of_piece(values: Array, mask: Array, share: Array | None = None) -> Array:
+    """The sum of those values that count, each times its share."""
+    values = _wide(values)
+    if share is not None:
+        values = values * share.astype(values.dtype)
     return jnp.sum(jnp.where(mask, values, 0))
 
 

@@ -20,7 +20,8 @@ from ..core.columns import is_reserved
 from ..core.record import note, record, static
 from ..core.types import Params
 from ..data.federated import FederatedData
-from ..data.fields import check_rows, field_names
+from ..data.fields import check_rows, field_names, sample
+from ..data.rows import Rows, in_memory, kept, kinds, on_device
 
 
 @record
@@ -78,17 +79,30 @@ class Problem:
         return self.replaced(recipe=recipe)  # nothing else changes, so nothing is checked again
 
     def on_device(self) -> Problem:
-        """The same problem with the clients' rows on the device; itself if they are there."""
-        data, client_eval_data = self.data.on_device(), self.client_eval_data
+        """The same problem with all rows on the device; itself if they are there."""
+        data, eval_data, client_eval_data = self.data.on_device(), self.eval_data, self.client_eval_data
+        if not on_device(eval_data):
+            rows = Rows(eval_data).take(0, jax.tree.leaves(eval_data)[0].shape[0])
+            eval_data = jax.tree.map(jnp.asarray, rows)
         if client_eval_data is not None:
             client_eval_data = client_eval_data.on_device()
-        if data is self.data and client_eval_data is self.client_eval_data:
+        if data is self.data and eval_data is self.eval_data and client_eval_data is self.client_eval_data:
             return self
-        return self.replaced(data=data, client_eval_data=client_eval_data)
+        return self.replaced(data=data, eval_data=eval_data, client_eval_data=client_eval_data)
 
     def for_rounds(self) -> Problem:
         """The same problem without what only the clients' evaluation needs."""
         return self.replaced(client_eval_data=None)
+
+    def without_rows(self) -> Problem:
+        """The same problem with what is known of the clients, but no rows: what is passed to a device instead."""
+        return self.replaced(data=self.data.without_rows(), eval_data=None, client_eval_data=None)
+
+    def with_rows(self, fields: Any) -> Problem:
+        """The same problem with these rows of the clients."""
+        data = jax.tree.map(lambda leaf: leaf, self.data)
+        object.__setattr__(data, "fields", fields)
+        return self.replaced(data=data)
 
     def replaced(self, **values: Any) -> Problem:
         """A copy with other values, unchecked."""
@@ -147,7 +161,8 @@ class Problem:
         self._check_per_example("loss", self.loss, self.data.fields, "data")
         if self.eval_data is not None:
             check_rows(self.eval_data, "eval_data")
-            object.__setattr__(self, "eval_data", jax.tree.map(jnp.asarray, self.eval_data))
+            if in_memory(self.eval_data):
+                object.__setattr__(self, "eval_data", kept(self.eval_data))
             for name, metric in self.metrics:
                 self._check_per_example(f"metrics[{name!r}]", metric, self.eval_data, "eval_data")
         if self.regularizer is not None:
@@ -178,11 +193,11 @@ class Problem:
         # As many rows as nothing else has: one value per example must not be taken for something else.
         taken = {size for leaf in jax.tree.leaves((params, fields)) for size in leaf.shape}
         rows = next(number for number in itertools.count(3) if number not in taken)
-        batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), fields)
+        batch = kinds(fields, rows)
         check = getattr(function, "check_fields", None)
         if check is not None:  # of what only the values tell, such as labels out of range
             with contextlib.suppress(KeyError):  # the function itself will fail for it
-                check(params, fields, source)
+                check(params, sample(fields), source)
         value = _shape_of(name, function, params, batch, source)
         shape = getattr(value, "shape", None)
         if shape == (rows,) and name == "loss" and not jnp.issubdtype(value.dtype, jnp.floating):

@@ -194,6 +194,8 @@ def simulate_until(
         execution=execution, faults=faults, client_time=client_time, exchange=exchange,
     )  # fmt: skip
     sim.check_rounds(rounds)
+    if run_dir is None:
+        sim.check_folder()
     check_evaluate(evaluate, sim.problem)
     clients = None
     if evaluate_clients_every is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,15 @@ from ..algorithms import contract
 from ..algorithms.base import Algorithm
 from ..core import checks, randomness, trees
 from ..core.client_statistics import PERSONAL
+from ..core.record import display_name
 from ..core.vocabulary import Solves, State
-from ..engine import placement, processes
+from ..engine import host_data, placement, processes
 from ..engine.devices import on_one_device
 from ..engine.every_client import OWN, EveryClient, sample_of
 from ..engine.execution import Execution
 from ..engine.memory import lane_bytes, size_of
-from ..engine.population import Population, StoredClients, init_state, make_population
+from ..engine.population import Feed, Population, Room, StoredClients, init_state, make_population
+from ..engine.population.blocks import Homes, devices_here
 from ..engine.population.rows import row_bytes
 from ..engine.rounds import Layout, RoundInfo, Setup
 from ..exchange.client_time import ClientTime
@@ -29,7 +33,7 @@ from ..exchange.cohorts import Cohorts
 from ..exchange.faults import Faults
 from ..exchange.stage import Exchange, check_stages
 from ..problems.evaluated_rows import check_evaluate, evaluated_on
-from ..problems.evaluation import evaluate
+from ..problems.evaluation import Share, evaluate
 from ..problems.measures import Measures
 from ..problems.problem import Problem, check_params
 
@@ -61,7 +65,9 @@ class Simulation:
     execution: Execution
     mesh: Mesh | None
     width: int
+    room: Room
     placement: str | None
+    data: str  # where the rows of data are: "device" or "host"
 
     def __init__(
         self,
@@ -83,11 +89,11 @@ class Simulation:
         if execution is not None and not isinstance(execution, Execution):
             raise ValueError(f"execution must be a fedjax_admm.Execution, got {execution!r}")
         check_conditions(faults, client_time)
-        problem = problem.on_device()
         self.problem, self.algorithm = problem, algorithm
         self._evaluated_on: dict[Any, Problem] = {}
         self.seed = checks.integer("seed", seed, at_least=0)
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)
+        _check_everyone(algorithm, self.cohorts.size, problem.data.num_clients, self.cohorts.may_vary)
         _check_client_axes(algorithm, problem.data.num_clients)
         self.faults, self.client_time = faults, client_time
         for stage in Exchange.of(exchange).stages:
@@ -105,7 +111,7 @@ class Simulation:
         self._init_key, order_key = jax.random.split(randomness.root_key(self.seed))
         # The algorithm and the stages with their numbers on the device, in the parameters' dtype.
         cast, stages = trees.cast_floats((algorithm, stages), dtype)
-        self.setup = Setup(problem.for_rounds(), cast, stages, order_key)
+        self.setup = Setup(problem.without_rows(), cast, stages, order_key)
         clients = contract.abstract_clients(problem.data.num_clients, params)
         sent, message = contract.check_round(self.setup.algorithm, params, clients)
         check_stages(self.setup.exchange, params, message, clients)
@@ -115,12 +121,8 @@ class Simulation:
 
     def use(self, execution: Execution, folder: Path | None = None) -> None:
         """Chooses lanes, devices, and where the clients' rows live; `folder` is for those on disk."""
-        if execution.population != "device" and processes.several():
-            raise ValueError(
-                f"population={execution.population!r} is for one process, and there are {jax.process_count()}: "
-                'use population="device", whose rows are split over all devices'
-            )
         self.execution, self._folder = execution, folder
+        self.data = host_data.choose(execution.data, self.problem.data)
         self._made_population: Population | None = None
         self._every_client: dict[Any, EveryClient] = {}
         self.mesh = execution.devices(self.cohorts.size)
@@ -130,6 +132,7 @@ class Simulation:
             keeps_rows = row_bytes(self.shapes().clients) > 0
             number = self.problem.data.num_clients
             self.placement = placement.choose(execution.placement, self.mesh, number, keeps_rows)
+        self.room = self._room()
 
     @property
     def devices(self) -> int:
@@ -147,18 +150,48 @@ class Simulation:
     def layout(self) -> Layout:
         """How a device works."""
         row = row_bytes(self.shapes().clients)
-        share = placement.share_of_block(self.cohorts.size, self.devices, self.width, row)
+        group = None
+        if self.execution.population != "device" and processes.several():  # all may live in one process
+            group = min(Counter(device.process_index for device in jax.devices()).values())
+        share = placement.share_of_block(self.cohorts.size, self.devices, self.width, row, group)
         return Layout(self.width, self.rows_per_trip, self.devices, share, sum(self.floats))
+
+    def _room(self) -> Room:
+        """What a device takes of a block of the cohort, where it comes in blocks."""
+        share = self.layout.share
+        if self.execution.population == "device" and self.placement != placement.DEALT:
+            share = self.cohorts.size  # no rows of state travel, and at home all of it may live on one device
+        if self.data == host_data.DEVICE:
+            return Room(share)
+        return Room(share, host_data.rows_of_block(self.problem.data, share, self.execution.block_bytes))
 
     @property
     def population(self) -> Population:
         """Where the clients' rows live; made at the first use."""
         if self._made_population is None:
+            rows, setup = self.room.rows, self.setup
+            self.check_folder()
+            if self.data == host_data.DEVICE:
+                setup = dataclasses.replace(setup, problem=self._placed_problem().for_rounds())
             self._made_population = make_population(
-                self.execution.population, self.setup, self.shapes(), self.layout, self.mesh, self.placement,
-                self._folder,
+                self.execution.population, setup, self.shapes(), self.layout, self.mesh, self.placement,
+                self.room, None if rows is None else Feed(self.problem.data, rows, self.mesh), self._folder,
             )  # fmt: skip
         return self._made_population
+
+    def _placed_problem(self) -> Problem:
+        """The problem with its rows on the device, if they are to be there; at home each device gets its clients'."""
+        if self.data == host_data.DEVICE and self.placement != placement.HOME:
+            self.problem = self.problem.on_device()
+        return self.problem
+
+    def check_folder(self) -> None:
+        """Clients' rows off the devices of several processes are in a file that all of them see."""
+        if self.execution.population != "device" and processes.several() and self._folder is None:
+            raise ValueError(
+                f"population={self.execution.population!r} of {jax.process_count()} processes needs a run_dir, where "
+                "they have the clients' rows in one file: give simulate one that all of them see"
+            )
 
     def resolved(self) -> dict[str, Any]:
         """How it runs, as JSON can hold it."""
@@ -168,6 +201,7 @@ class Simulation:
             "devices": self.devices,
             "population": self.execution.population,
             "placement": self.placement,
+            "data": self.data,
             "platform": jax.default_backend(),
             "floats_down": self.floats[0],
             "floats_up": self.floats[1],
@@ -233,6 +267,7 @@ class Simulation:
         if cohort is None and self.cohorts.needs_clock:
             raise ValueError("cohort must be given where participation is a trace: only simulate keeps its clock")
         cohort = self.cohorts[number] if cohort is None else checks.client_numbers("cohort", cohort, known)
+        _check_everyone(self.algorithm, cohort.size, known)
         state, infos, _ = self.run_rounds(state, cohort[None], 1)
         return state, jax.tree.map(lambda leaf: leaf[0], infos.solves)
 
@@ -262,8 +297,11 @@ class Simulation:
             return {}
         if on not in self._evaluated_on:
             check_evaluate(on, self.problem)
-            self._evaluated_on[on] = evaluated_on(self.problem, on)
-        return evaluate(self._evaluated_on[on], on_one_device(state.params), with_loss=on != "test")
+            self._evaluated_on[on] = evaluated_on(self._placed_problem(), on)
+        share = self._share()
+        if isinstance(on, (int, np.integer)):  # a sample is everywhere
+            share = share._replace(data=None)
+        return evaluate(self._evaluated_on[on], on_one_device(state.params), on != "test", share)
 
     def quantities(self) -> tuple[str, ...]:
         """What can be evaluated of each client: at the server's parameters, and at its own if the method keeps them."""
@@ -282,11 +320,11 @@ class Simulation:
         if clients not in self._every_client:
             self.problem.check_client_evaluation()
             self._every_client[clients] = EveryClient(
-                self.problem,
+                self._placed_problem(),
                 sample_of(self.problem.data.num_clients, clients),
                 self.mesh,
                 at_home=self.placement == placement.HOME,
-                placed=lambda: self.population.placed.problem.data,
+                placed=(lambda: self.population.placed.problem.data) if self.data == host_data.DEVICE else None,
             )
         return self._every_client[clients]
 
@@ -306,6 +344,20 @@ class Simulation:
         every = self.every_client(clients)
         split = self.mesh is not None and state.last_epochs.shape[0] % self.mesh.size == 0
         return every.at_server(state.params) | every.at_own(state.clients, split)
+
+    def _share(self) -> Share:
+        """What this process evaluates of rows that are not on its device: its clients', if it has clients."""
+        share = Share(jax.process_index(), jax.process_count(), processes.of_all)
+        if self.mesh is None or not processes.several() or self.placement == placement.DEALT:
+            return share
+        data = self.problem.data
+        if self.placement == placement.HOME:
+            homes = Homes.on_devices(data.num_clients, self.devices)
+        else:
+            homes = Homes.on_processes(np.asarray(data.sizes), self.mesh)
+        first, stop = homes.clients_of(devices_here(self.mesh))
+        offsets = np.append(np.asarray(data.offsets, np.int64), data.num_positions)
+        return share._replace(data=(int(offsets[first]), int(offsets[stop])))
 
 
 def _check_state(state: Any) -> None:
@@ -332,6 +384,16 @@ def _stages_of(faults: Faults | None, client_time: ClientTime | None) -> tuple[A
     """Those of the two that can change a round, in the order in which they do."""
     stages = (client_time,) if client_time is not None and client_time.deadline is not None else ()
     return (*stages, faults) if faults is not None and faults.any else stages
+
+
+def _check_everyone(algorithm: Algorithm, cohort: int, clients: int, may_vary: bool = False) -> None:
+    """A method that is not defined for a part of the clients gets all of them."""
+    if getattr(algorithm, "needs_everyone", False) and (may_vary or cohort < clients):
+        got = "cohorts that may vary" if may_vary else f"{cohort} of {clients}"
+        raise ValueError(
+            f"participation must be 1.0 for {display_name(algorithm)}, which is only defined for all clients in every "
+            f"round, got {got}"
+        )
 
 
 def _check_client_axes(algorithm: Algorithm, num_clients: int) -> None:

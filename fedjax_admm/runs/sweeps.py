@@ -120,6 +120,8 @@ def sweep_until(
     every, pairs = int(evaluate_every), _checked(runs)
     folders = _checked_folders(run_dirs, len(pairs))
     shared = dict(participation=participation, initial_params=initial_params, execution=execution)
+    if execution is not None and execution.data == "host":
+        raise ValueError("data must be 'auto' or 'device' for runs at once, got 'host': use compare for such data")
     on_device = problem.on_device() if isinstance(problem, Problem) else problem  # once for all runs
     sims = [Simulation(on_device, algorithm, seed=seed, **shared) for algorithm, seed in pairs]
     sims[0].check_rounds(rounds)

@@ -23,6 +23,9 @@ from jax.extend import core as jex
 from ..algorithms.base import Algorithm
 from ..algorithms.local_solver import LocalSolver
 from ..core.environment import versions
+from ..data.federated import FederatedData
+from ..data.fields import sample
+from ..data.rows import in_memory, kinds
 from ..engine.execution import Execution
 from ..exchange.client_time import ClientTime
 from ..exchange.stage import Exchange
@@ -167,7 +170,7 @@ def _recreate_record(described: Mapping[str, Any], trust: Sequence[str]) -> Any:
 def describe_problem(problem: Problem) -> dict[str, Any]:
     """The problem's recipe, its data in a few words, and digests that change if data or functions do."""
     params = problem.params_shape
-    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((3, *leaf.shape[1:]), leaf.dtype), problem.data.fields)
+    batch = kinds(problem.data.fields, rows=3)
     functions = {
         "init": computation(problem.init, jax.eval_shape(lambda: jax.random.key(0))),
         "loss": computation(problem.loss, params, batch),
@@ -175,16 +178,16 @@ def describe_problem(problem: Problem) -> dict[str, Any]:
     if problem.regularizer is not None:
         functions["regularizer"] = computation(problem.regularizer, params)
     if problem.metrics:
-        rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((3, *leaf.shape[1:]), leaf.dtype), problem.eval_data)
+        rows = kinds(problem.eval_data, rows=3)
         functions |= {f"metrics.{name}": computation(metric, params, rows) for name, metric in problem.metrics}
     return {
         "recipe": problem.recipe,
         "clients": problem.data.num_clients,
         "rows": problem.data.num_positions,
         "parameters": problem.num_params,
-        "data": digest(problem.data),
-        "eval_data": digest(problem.eval_data),
-        **({} if problem.client_eval_data is None else {"client_eval_data": digest(problem.client_eval_data)}),
+        "data": _digest_of_data(problem.data),
+        "eval_data": digest(sample(problem.eval_data)),
+        **({} if problem.client_eval_data is None else {"client_eval_data": _digest_of_data(problem.client_eval_data)}),
         "optimal_loss": None if problem.optimal_loss is None else float(problem.optimal_loss),
         "computes": functions,
     }
@@ -339,6 +342,16 @@ def _renew(described: Any) -> Any:
 def _with_current_names(described: Mapping[str, Any]) -> dict[str, Any]:
     names = {key: described.get(key) for key in ("record", "function")}
     return dict(described) | {key: parts.current_name(name) for key, name in names.items() if isinstance(name, str)}
+
+
+def _digest_of_data(data: FederatedData) -> str | None:
+    """A federation's digest: of one on disk by its checksums, else of rows that are not in memory by the first."""
+    if in_memory(data.fields):
+        return digest(data)
+    known = {"sizes": data.sizes, "weights": data.weights, "index": data.index}
+    if data.directory is not None:
+        return digest(known | {"directory": np.frombuffer(data.directory.digest.encode(), np.uint8)})
+    return digest(known | {"fields": sample(data.fields)})
 
 
 def digest(tree: Any) -> str | None:

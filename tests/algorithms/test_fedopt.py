@@ -47,7 +47,7 @@ def adaptive(rule, eta=ETA, beta1=BETA1, tau=TAU):
 
 def made(name, **options):
     beta2 = {} if name == "fedadagrad" else {"beta2": BETA2}
-    numbers = dict(server_learning_rate=ETA, beta1=BETA1, tau=TAU) | beta2 | options
+    numbers = dict(server_learning_rate=ETA, beta1=BETA1, server_tau=TAU) | beta2 | options
     return getattr(fa, name)(LOCAL, **numbers)
 
 
@@ -102,7 +102,7 @@ def test_its_optimizers_are_for_any_method():
 def test_numbers_compile_nothing():
     run(federation()[0], made("fedadam"))
     with compilations() as compiled:
-        run(federation()[0], made("fedadam", beta1=0.5, beta2=0.9, tau=1, server_learning_rate=1))
+        run(federation()[0], made("fedadam", beta1=0.5, beta2=0.9, server_tau=1, server_learning_rate=1))
     assert "jit(device_rounds)" not in compiled
 
 
@@ -132,7 +132,7 @@ BAD = {
     "rate": (lambda: fa.fedadam(LOCAL, server_learning_rate=0), "server_learning_rate must be above 0, got 0"),
     "beta1": (lambda: fa.fedadam(LOCAL, beta1=1), "beta1 must be below 1, got 1"),
     "beta2": (lambda: fa.fedyogi(LOCAL, beta2=-0.1), "beta2 must be at least 0, got -0.1"),
-    "tau": (lambda: fa.fedadagrad(LOCAL, tau=0), "tau must be above 0, got 0"),
+    "tau": (lambda: fa.fedadagrad(LOCAL, server_tau=0), "server_tau must be above 0, got 0"),
     "momentum": (lambda: fa.fedavgm(LOCAL, server_momentum=1), "server_momentum must be below 1, got 1"),
     "an option that is none": (
         lambda: run(federation()[0], fa.fedavg(LOCAL, server=fa.ServerStep(optax.sgd, options={"momentu": 0.9}))),

@@ -52,8 +52,8 @@ def batches_of(round, client, batch_size):
     return lambda epoch: np.split(order(round, client, epoch), range(batch_size, n, batch_size))
 
 
-def scaffold_loop(xs, ys, alpha, batch_size, eps, server_rate):
-    """Algorithm 1 of Karimireddy et al. with option II; (x, c, c_i, steps). `alpha` None: its equal weights."""
+def scaffold_loop(xs, ys, alpha, batch_size, eps, server_rate, option=2):
+    """Algorithm 1 of Karimireddy et al.; (x, c, c_i, steps). `alpha` None: its equal weights."""
     x, c, c_i, all_steps = START, np.zeros(5), np.zeros((M, 5)), []
     for k, selected in enumerate(COHORTS):
         dy, dc = np.zeros((M, 5)), np.zeros((M, 5))
@@ -62,6 +62,8 @@ def scaffold_loop(xs, ys, alpha, batch_size, eps, server_rate):
             y_i, steps = local_steps(xs[i], ys[i], x, c - c_i[i], 0, RATE[i], batches, EPOCHS[i], eps)
             all_steps.append(steps)
             new = c_i[i] - c + (x - y_i) / (steps * RATE[i]) if steps else c_i[i]
+            if option == 1:
+                new = xs[i].T @ (xs[i] @ x - ys[i]) / len(xs[i]) + GAMMA * x
             dy[i], dc[i] = y_i - x, new - c_i[i]
         if alpha is None:
             x = x + server_rate / len(selected) * dy.sum(axis=0)
@@ -141,6 +143,34 @@ def test_scaffold_is_the_papers(weights, batch_size, eps, server_rate):
     close(result.state.server["control"].value, c)
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "residual", "extra"),
+    [(4, None, True), (None, None, False), (4, "exact", False), (4, "epoch_mean", True), (None, "exact", False)],
+)
+def test_scaffold_with_option_one(batch_size, residual, extra):
+    """Gradients at z are counted where neither a full step nor the criterion's first look has them anyway."""
+    problem, xs, ys = federation("unequal")
+    eps = None if residual is None else 1.5 if residual == "exact" else 0.0  # an estimate at 0 stops nothing
+    rule = None if eps is None else fa.criteria.constant_tolerance(max(eps, 1e-300), residual=residual)
+    result = run(problem, fa.scaffold(solver(batch_size), control="gradient", criterion=rule), initial_params=START,
+                 execution=fa.Execution(lanes=3))  # fmt: skip
+    x, c, c_i, steps = scaffold_loop(xs, ys, WEIGHTS["unequal"], batch_size, eps or None, 1.0, option=1)
+    assert_steps(result, steps, batch_size, eps or None)
+    close(result.params, x)
+    close(result.state.controls, c_i)
+    close(result.state.server["control"].value, c)
+    sizes = np.array(SIZES)[COHORTS]
+    if residual != "exact":
+        np.testing.assert_array_equal(result.solves.gradient_samples, sizes * (result.epochs + extra))
+        np.testing.assert_array_equal(result.solves.criterion_samples, sizes * extra)
+        most = fa.estimate(problem, fa.scaffold(solver(batch_size), control="gradient")).most_gradients
+        assert most == sum(SIZES) * (EPOCHS.max() + (batch_size == 4))
+    else:
+        without = run(problem, fa.scaffold(solver(batch_size), criterion=rule), ROUNDS, COHORTS, initial_params=START)
+        one = np.flatnonzero(COHORTS[0] >= 0)  # in the first round both start alike
+        np.testing.assert_array_equal(result.solves.gradient_samples[0, one], without.solves.gradient_samples[0, one])
+
+
 @weights_and_batches
 def test_feddyn_is_the_papers(weights, batch_size, eps):
     problem, xs, ys = federation(weights)
@@ -184,8 +214,13 @@ FULL = fa.LocalSolver(learning_rate=0.05, max_epochs=5)
 @pytest.mark.parametrize("participation", [1.0, 3])
 @pytest.mark.parametrize(
     "algorithm",
-    [fa.scaffold(FULL), fa.feddyn(FULL, penalty=1.0), fa.feddyn(FULL, penalty=np.linspace(0.5, 2.0, M))],
-    ids=["scaffold", "feddyn", "feddyn, penalties per client"],
+    [
+        fa.scaffold(FULL),
+        fa.scaffold(FULL, control="gradient"),
+        fa.feddyn(FULL, penalty=1.0),
+        fa.feddyn(FULL, penalty=np.linspace(0.5, 2.0, M)),
+    ],
+    ids=["scaffold", "option I", "feddyn", "feddyn, penalties per client"],
 )
 def test_the_fixed_point_is_the_weighted_optimum(algorithm, participation):
     problem, xs, ys = federation("unequal")
@@ -262,6 +297,7 @@ BAD = {
     "scaffold without a solver": (lambda: fa.scaffold(0.1), "local must be an object made by fa.LocalSolver"),
     "server rate": (lambda: fa.scaffold(FULL, server_learning_rate=0), "server_learning_rate must be above 0, got 0"),
     "server rate per client": (lambda: fa.scaffold(FULL, server_learning_rate=[1.0, 1.0]), "server_learning_rate must be a number, got"),
+    "control": (lambda: fa.scaffold(FULL, control="grad"), "control must be 'steps' or 'gradient', got 'grad'"),
     "scaffold's reference": (lambda: fa.scaffold(FULL, criterion=CLIENT_REFERENCE), "reference='client' needs .* use 'server'"),
     "feddyn without a solver": (lambda: fa.feddyn(0.1, 1.0), "local must be an object made by fa.LocalSolver"),
     "penalty": (lambda: fa.feddyn(FULL, penalty=0.0), "penalty must be above 0, got 0"),

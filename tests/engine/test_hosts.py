@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from federations import least_squares
 
 import fedjax_admm as fa
 from fedjax_admm.cli import commands as cli
+from fedjax_admm.data.rows import Rows
 from fedjax_admm.engine import processes
 from fedjax_admm.storage import checkpoints
 
@@ -36,11 +38,12 @@ class Crash(Exception):
     pass
 
 
-def run(run_dir, **options):
+def run(run_dir, problem=None, **options):
     algorithm = fa.fedadmm_insa(fa.LocalSolver(0.05, batch_size=4, max_epochs=4), penalty=0.1, mu=1.5)
     settings = dict(rounds=16, participation=3, evaluate_every=2, checkpoint_seconds=0, progress=False)
     checkpoints.SHARE = np.inf  # else the share of the time puts checkpoints off
-    return fa.simulate(least_squares([6, 11, 3, 8])[0], algorithm, run_dir=run_dir, **settings | options)
+    problem = problem or least_squares([6, 11, 3, 8])[0]
+    return fa.simulate(problem, algorithm, run_dir=run_dir, **settings | options)
 
 
 def slow_run(process, folder):
@@ -51,12 +54,53 @@ def slow_run(process, folder):
 def whole_and_resumed_run(process, folder):
     """A run without a directory, then the one that is in the directory."""
     for name, run_dir in (("whole", None), ("resumed", Path(folder) / "run")):
-        result = run(run_dir)
-        arrays = {"params": result.params, "duals": result.state.duals, "penalties": result.state.penalties}
-        np.savez(Path(folder) / f"{name}-{process}.npz", epochs=result.epochs, loss=result.history["loss"], **arrays)
+        save(Path(folder) / f"{name}-{process}.npz", run(run_dir))
 
 
-JOBS = {function.__name__: function for function in (slow_run, whole_and_resumed_run)}
+KINDS = ("device", "host", "disk")
+
+
+def federation(folder):
+    """The problem of `run`, whose rows are in files; more on the first clients than on the others."""
+    problem = least_squares([6, 11, 3, 8, 2, 4])[0]
+    path = Path(folder) / "federation"
+    data = fa.FederatedData.open(path if path.exists() else problem.data.save(path))
+    return dataclasses.replace(problem, data=data)
+
+
+def run_on_files(folder, kind, run_dir, **options):
+    return run(run_dir, federation(folder), execution=fa.Execution(population=kind), **options)
+
+
+def whole_and_resumed_on_files(process, folder):
+    """Each population's run from the start, then the one that is in its directory; with the rows that were read."""
+    read, original = set(), Rows.read
+
+    def told(rows, start, stop, *arguments):
+        read.update(range(start, stop))
+        return original(rows, start, stop, *arguments)
+
+    Rows.read = told
+    for kind in KINDS:
+        read.clear()
+        for name in ("whole", "resumed"):
+            result = run_on_files(folder, kind, Path(folder) / f"{kind}-{name}")
+            save(Path(folder) / f"{kind}-{name}-{process}.npz", result, read=sorted(read))
+
+
+def slow_run_on_files(process, folder):
+    run_on_files(folder, "disk", Path(folder) / "run", on_round=lambda row: time.sleep(0.3))
+
+
+def save(path, result, **more):
+    arrays = {"params": result.params, "duals": result.state.duals, "penalties": result.state.penalties}
+    np.savez(path, epochs=result.epochs, loss=result.history["loss"], **arrays, **more)
+
+
+JOBS = {
+    function.__name__: function
+    for function in (slow_run, whole_and_resumed_run, whole_and_resumed_on_files, slow_run_on_files)
+}
 
 
 def start(job, folder):
@@ -119,6 +163,46 @@ def test_when_a_process_is_killed_the_other_ends_and_one_goes_on(tmp_path, one_p
     assert_close(one_process, found | {"epochs": result.epochs, "loss": result.history["loss"]})
 
 
+def test_each_process_has_its_own_clients(tmp_path):
+    """Every population gives the results of one process, also where one process began the run."""
+    expected = run_on_files(tmp_path, "device", None)
+
+    def crash(row):
+        if row["round"] == 7:
+            raise Crash
+
+    for kind in KINDS:
+        with pytest.raises(Crash):
+            run_on_files(tmp_path, kind, tmp_path / f"{kind}-resumed", on_round=crash)
+    for process in start(whole_and_resumed_on_files, tmp_path):
+        said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+    for kind in KINDS:
+        rows = []
+        for process in (0, 1):
+            for name in ("whole", "resumed"):
+                found = np.load(tmp_path / f"{kind}-{name}-{process}.npz")
+                assert_close(expected, found)
+            rows.append(set(found["read"].tolist()))
+        # At home clients are split by their number, else by their rows.
+        assert [len(mine) for mine in rows] == ([20, 14] if kind == "device" else [17, 17])
+        assert not rows[0] & rows[1]
+
+
+def test_when_a_process_with_clients_of_its_own_is_killed_one_goes_on(tmp_path):
+    expected = run_on_files(tmp_path, "device", None)
+    first, second = start(slow_run_on_files, tmp_path)
+    wait_for_round(4, tmp_path / "run" / "history.csv", (first, second))
+    second.send_signal(signal.SIGKILL)
+    second.communicate()
+    _, said = first.communicate(timeout=MINUTE)
+    assert first.returncode == 1 and "another process of the run ended" in said
+    with pytest.warns(UserWarning, match="was begun on 2 devices"):
+        result = run_on_files(tmp_path, "disk", tmp_path / "run")
+    found = {"params": result.params, "duals": result.state.duals, "penalties": result.state.penalties}
+    assert_close(expected, found | {"epochs": result.epochs, "loss": result.history["loss"]})
+
+
 def wait_for_round(number, path, processes):
     for _ in range(3000):
         if path.exists() and path.read_text().count("\n") > number + 1:
@@ -149,5 +233,5 @@ def test_bad_input(monkeypatch, capsys):
         assert cli.main(["--distributed", "auto", "run", "linear"]) == 2
     assert "--distributed auto found no cluster around it (" in capsys.readouterr().err
     monkeypatch.setattr(processes, "several", lambda: True)
-    with pytest.raises(ValueError, match="population='disk' is for one process"):
+    with pytest.raises(ValueError, match="population='disk' of 1 processes needs a run_dir"):
         run(None, execution=fa.Execution(population="disk"))

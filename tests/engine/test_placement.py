@@ -95,11 +95,13 @@ def test_same_results_wherever_clients_are_solved(placement):
         rng = np.random.default_rng(1)
         sizes = rng.integers(1, 12, size=16).tolist()
         methods = dict(fedavg=fa.fedavg(LOCAL), all=fa.fedavg(LOCAL, average="all"), insa=INSA, scaffold=fa.scaffold(LOCAL),
-                       sent=fa.fedadmm_insa(LOCAL, penalty=0.1, mu=1.5, unselected_penalty="sent"), feddyn=fa.feddyn(LOCAL, 0.3))
+                       sent=fa.fedadmm_insa(LOCAL, penalty=0.1, mu=1.5, unselected_penalty="sent"), feddyn=fa.feddyn(LOCAL, 0.3),
+                       pd=fa.fedpd(LOCAL, 0.3, skip=0.5))
         problem, *_ = least_squares(sizes)
         for name, method in methods.items():
             def run(**execution):
-                return fa.simulate(problem, method, 5, participation=11, progress=False, execution=fa.Execution(lanes=2, **execution))
+                participation = 1.0 if getattr(method, "needs_everyone", False) else 11
+                return fa.simulate(problem, method, 5, participation=participation, progress=False, execution=fa.Execution(lanes=2, **execution))
             one, many = run(mesh=1), run(mesh=8, placement={placement!r})
             np.testing.assert_allclose(one.params, np.asarray(many.params), rtol=1e-9)
             np.testing.assert_array_equal(one.epochs, many.epochs)

@@ -10,8 +10,8 @@ from test_runs import Crash, crash_in, newest
 
 import fedjax_admm as fa
 from fedjax_admm.engine import placement
-from fedjax_admm.engine.population import stored
-from fedjax_admm.engine.population.rows import FileBytes, HostBytes, LazyLeaf, StoredClients
+from fedjax_admm.engine.population import block_rounds, stored
+from fedjax_admm.engine.population.rows import FileBytes, HostBytes, LazyLeaf, MirroredBytes, StoredClients
 from fedjax_admm.storage import checkpoints
 
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=4)
@@ -145,8 +145,8 @@ def test_only_newcomers_are_started(monkeypatch):
     def told(name, function):
         return lambda *arguments, **options: [events.append(name), function(*arguments, **options)][1]
 
-    for name in ("start_rows", "_work_off_block"):
-        monkeypatch.setattr(stored, name, told(name, getattr(stored, name)))
+    for module, name in ((stored, "start_rows"), (block_rounds, "_work_off_block")):
+        monkeypatch.setattr(module, name, told(name, getattr(module, name)))
     run("host", participation=np.array([[0, 1]] * 2 + [[1, 2]] * 12))
     start, round = "start_rows", "_work_off_block"
     # The next round's rows are asked for before this one's newcomers are known.
@@ -189,8 +189,8 @@ def test_a_damaged_row_is_an_error_that_names_the_file(tmp_path):
         store.read(np.array([1]))
 
 
-@pytest.mark.parametrize("versions", [False, True])
-def test_rows_against_a_plain_dictionary(tmp_path, versions):
+@pytest.mark.parametrize("kind", ["file", "mirrored", "memory"])
+def test_rows_against_a_plain_dictionary(tmp_path, kind):
     """Random writes, checkpoints and returns to one of the last two, as a run may do them."""
     rng = np.random.default_rng(0)
     like = {"a": jax.ShapeDtypeStruct((20, 3), np.float32), "b": jax.ShapeDtypeStruct((20,), np.float64)}
@@ -198,27 +198,32 @@ def test_rows_against_a_plain_dictionary(tmp_path, versions):
     def start(ids):
         return {"a": np.zeros((len(ids), 3), np.float32), "b": np.asarray(ids, np.float64)}
 
-    store = FileBytes(tmp_path / "rows.bin", 20) if versions else HostBytes(20)
-    clients = StoredClients(like, 20, start, store, versions=versions)
+    def made():
+        if kind == "memory":
+            return StoredClients(like, 20, start, HostBytes(20), versions=False)
+        file = FileBytes(tmp_path / "rows.bin", 20)
+        return StoredClients(like, 20, start, MirroredBytes(file) if kind == "mirrored" else file, versions=True)
+
+    clients = made()
     known: dict[int, float] = {}
-    kept = [(clients.saved(with_rows=not versions), {})] * 2
+    kept = [(clients.saved(), {})] * 2
     for _ in range(300):
         ids = rng.choice(20, 4, replace=False)
         values = rng.normal(size=4)
         clients.put(ids, {"a": np.repeat(values[:, None], 3, axis=1).astype(np.float32), "b": values})
         known.update(zip(ids.tolist(), values, strict=True))
         if rng.random() < 0.2:
-            kept = [kept[1], (clients.saved(with_rows=not versions), dict(known))]
+            kept = [kept[1], (clients.saved(), dict(known))]
             clients.was_saved()
         if rng.random() < 0.05:
             saved, known = kept[rng.integers(2)]
             kept, known = [(saved, dict(known))] * 2, dict(known)
-            clients = StoredClients(like, 20, start, store if versions else HostBytes(20), versions=versions)
+            clients = made()
             clients.restore(saved)
         found = clients.take(np.arange(20))
         expected = [known.get(i, float(i)) for i in range(20)]
         np.testing.assert_array_equal(found["b"], expected)
-    if versions:
+    if kind != "memory":
         assert (tmp_path / "rows.bin").stat().st_size < 24 * 600  # of the 1200 rows written: places are used again
 
 

@@ -10,7 +10,7 @@ import pytest
 from compilations import compilations
 from federations import GAMMA, epoch_order, least_squares, make_problem, squared_error
 from test_devices import in_a_process
-from test_engine import LOCAL, every_algorithm
+from test_engine import ALGORITHMS, LOCAL, bounded
 from test_oracle import CASES, COHORTS, EPOCHS, PENALTY, RATE, ROUNDS, SIZES, TOLERANCE, algorithm_of
 from test_runs import Crash, crash_in
 
@@ -292,7 +292,7 @@ def test_only_a_round_of_failed_solves_is_a_divergence():
 RUBBISH = (np.nan, 1e38, -float(np.finfo(np.float32).max), 1e4)
 
 
-@every_algorithm
+@pytest.mark.parametrize("algorithm", [pytest.param(a, id=n) for n, a in ALGORITHMS.items() if n not in bounded])
 def test_the_server_stays_bounded_whatever_clients_send(algorithm):
     """Half of the clients send rubbish, in single precision; without quarantine it is clipped in every round."""
     problem, *_ = least_squares([6, 11, 3, 8], dtype=np.float32, heterogeneity=0.1)
@@ -308,7 +308,8 @@ def test_the_server_stays_bounded_whatever_clients_send(algorithm):
     faults = fa.Faults(corruption="constant", corrupted=[0, 2], strength=1e38, clip_norm=0.01)
     result = run(problem, algorithm, 50, faults=faults, **options)
     assert (result.solves.stop_reason[:, [0, 2]] == "corrupted").all()
-    np.testing.assert_allclose(result.solves.consensus_gap[:, [0, 2]], 0.01, rtol=1e-3)
+    if getattr(algorithm, "relaxation", None) is None:  # else the gap is to another center than z
+        np.testing.assert_allclose(result.solves.consensus_gap[:, [0, 2]], 0.01, rtol=1e-3)
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves((result.state.clients, result.params))) < 10
 
 

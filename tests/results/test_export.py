@@ -50,12 +50,13 @@ def named(name):
 
 def exported(problem, algorithm, mesh=None, placement="dealt"):
     """The program of several rounds, with a lane per client as on accelerators."""
-    sim = fa.Simulation(problem, algorithm, participation=4)
+    cohort = problem.data.num_clients if getattr(algorithm, "needs_everyone", False) else 4
+    sim = fa.Simulation(problem, algorithm, participation=cohort)
     state = sim.shapes()
     if mesh is not None:
         places = device.shardings(state, mesh)
         state = jax.tree.map(lambda s, place: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), state, places)
-    shapes = (sim.setup, state, np.zeros((3, 4), np.int32), np.int32(0), np.int32(2))
+    shapes = (sim.setup, state, np.zeros((3, cohort), np.int32), np.int32(0), np.int32(2))
     export = jax.export.export(device.device_rounds, platforms=PLATFORMS)
     devices = 1 if mesh is None else DEVICES
     layout = dataclasses.replace(sim.layout, width=max(1, 4 // devices), devices=devices, share=1)

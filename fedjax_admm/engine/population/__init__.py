@@ -11,14 +11,17 @@ from jax.sharding import Mesh
 
 from ...core.vocabulary import State
 from ..rounds import Layout, RoundInfo, Setup
+from .blocks import Room
 from .device import DevicePopulation, device_rounds
+from .feed import Feed
 from .rows import StoredClients
 from .start import init_state
 from .stored import StoredPopulation
+from .streamed import StreamedPopulation
 
 __all__ = [
-    "DevicePopulation", "Population", "StoredClients", "StoredPopulation", "device_rounds", "init_state",
-    "make_population",
+    "DevicePopulation", "Feed", "Population", "Room", "StoredClients", "StoredPopulation", "StreamedPopulation",
+    "device_rounds", "init_state", "make_population",
 ]  # fmt: skip
 
 
@@ -64,9 +67,13 @@ def make_population(
     layout: Layout,
     mesh: Mesh | None,
     placement: str | None,
+    room: Room,
+    feed: Feed | None,
     folder: Path | None,
 ) -> Population:
-    """The population of a kind, "device", "host" or "disk"."""
-    if kind == "device":
+    """The population of a kind, "device", "host" or "disk"; with a feed the setup is without data."""
+    if kind != "device":
+        return StoredPopulation(kind, setup, shapes, layout, mesh, room, feed, folder)
+    if feed is None:
         return DevicePopulation(setup, shapes, layout, mesh, placement)
-    return StoredPopulation(kind, setup, shapes, layout, mesh, folder)
+    return StreamedPopulation(setup, shapes, layout, mesh, placement, room, feed)

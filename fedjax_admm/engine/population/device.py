@@ -44,6 +44,7 @@ class DevicePopulation:
 
     def __init__(self, setup: Setup, shapes: State, layout: Layout, mesh: Mesh | None, placement: str | None) -> None:
         self._setup, self._shapes, self._layout, self._mesh = setup, shapes, layout, mesh
+        self._alone = dataclasses.replace(setup, problem=setup.problem.without_rows())  # for one device of this process
         self._placement = placement
         self._placed: Setup | None = None
 
@@ -57,12 +58,12 @@ class DevicePopulation:
     def init(self, params: Any) -> State:
         """z^0, and every client at its start."""
         if self._mesh is None:
-            return init_state(self._setup, params)
+            return init_state(self._alone, params)
         # Where it is to be from the start: everyone's rows may be too much for one device.
         start = jax.jit(init_state, out_shardings=shardings(self._shapes, self._mesh))
-        state = start(self._setup, params)
+        state = start(self._alone, params)
         # By one device, as a stored population's: sums over all clients that devices share are rounded in another way.
-        first = everywhere(first_server(self._setup, params), self._mesh)
+        first = everywhere(first_server(self._alone, params), self._mesh)
         return dataclasses.replace(state, **first._asdict())
 
     def run(
@@ -215,7 +216,7 @@ def _one_round(
         rows, ledger = work_off_dealt(work, layout, Queue(ids, ids, order, number), store, split)
     ledger, longest = gather_ledger(ledger, layout.devices)
     after, finite, worn = aggregate(setup, before, ledger.tally, state.round)
-    info = info_of(ledger, ids, longest, after, finite, worn)
+    info = info_of(setup, state.round, ledger, ids, longest, after, finite, worn)
     epochs = put_at_clients(state.last_epochs, ids, remembered_epochs(last_epochs, info.solves))
     return State(state.round + 1, after.params, after.server, rows, epochs, after.penalty_mean), info
 
@@ -257,22 +258,38 @@ def work_off_dealt(
         places = lax.dynamic_slice_in_dim(table, k * share, share, axis=1)  # [devices, share]
         exists = places < cohort.length
         slots = cohort.slots[jnp.minimum(places, jobs - 1)]
-        addresses = cohort.addresses[slots]
         me = lax.axis_index(AXIS)
-        mine = _fetch(store.rows, addresses, split)
         queue = Queue(
             ids=cohort.ids[slots[me]],
-            addresses=jnp.arange(share, dtype=jnp.int32),
+            addresses=cohort.addresses[slots],
             slots=slots[me],
             length=jnp.sum(exists[me], dtype=jnp.int32),
             runs=None if cohort.runs is None else cohort.runs[slots[me]],
         )
-        new, ledger = work(queue, Store(mine, store.ledger))
-        return Store(_bring_back(store.rows, addresses, exists, new, split), ledger)
+        return work_off_travelling(work, queue, exists, store, split)
 
     if blocks == 1:
         return one_block(0, store)
     return lax.fori_loop(0, blocks, one_block, store)
+
+
+def work_off_travelling(
+    work: Callable[[Queue, Store], Store], queue: Queue, exists: Array, store: Store, split: bool
+) -> Store:
+    """Works off this device's part of a block whose rows travel to it and back.
+
+    Args:
+        work: works off a queue of one device.
+        queue: this device's, but with everyone's `addresses` [devices, share] among all clients' rows.
+        exists: whether there is a client [devices, share].
+        store: all clients' rows, or with `split` those that are on this device.
+        split: whether the rows are split over the devices, in order.
+    """
+    addresses = queue.addresses
+    mine = _fetch(store.rows, addresses, split)
+    here = queue._replace(addresses=jnp.arange(addresses.shape[1], dtype=jnp.int32))
+    new, ledger = work(here, Store(mine, store.ledger))
+    return Store(_bring_back(store.rows, addresses, exists, new, split), ledger)
 
 
 def _fetch(rows: Any, addresses: Array, split: bool) -> Any:

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from ...core.files import DamagedFileError, open_in_place
+from .. import processes
 
 _CHUNK = 256  # rows that host memory grows by
 
@@ -43,8 +44,11 @@ class HostBytes:
             rows[k] = self._chunks[place // _CHUNK][place % _CHUNK]
         return rows
 
+    def forget(self, places: np.ndarray) -> None:
+        """The rows at these places are no longer asked for, but for checkpoints."""
+
     def sync(self) -> None:
-        pass
+        """What was written is kept, also if the process ends."""
 
 
 class FileBytes:
@@ -73,12 +77,63 @@ class FileBytes:
             rows[k] = np.frombuffer(data, np.uint8, self._width)
         return rows
 
+    def forget(self, places: np.ndarray) -> None:
+        """The rows at these places are no longer asked for, but for checkpoints."""
+
     def sync(self) -> None:
+        """What was written is kept, also if the process ends."""
         os.fsync(self._file)
+
+    @property
+    def places(self) -> int:
+        """How many there is room for in the file."""
+        return self.path.stat().st_size // (self._width + 4) + 1
+
+
+class MirroredBytes:
+    """Rows of bytes in memory, by place, that a file has too as soon as a checkpoint refers to them."""
+
+    def __init__(self, file: FileBytes) -> None:
+        self._file = file
+        self._rows: dict[int, np.ndarray] = {}
+        self._unwritten: set[int] = set()
+
+    def write(self, places: np.ndarray, rows: np.ndarray) -> None:
+        self._rows |= zip(places.tolist(), rows.copy(), strict=True)
+        self._unwritten |= set(places.tolist())
+
+    def read(self, places: np.ndarray) -> np.ndarray:
+        missing = np.array([place for place in places.tolist() if place not in self._rows], np.int64)
+        if missing.size:  # of a run that goes on
+            self._rows |= zip(missing.tolist(), self._file.read(missing), strict=True)
+        return np.stack([self._rows[place] for place in places.tolist()])
+
+    def forget(self, places: np.ndarray) -> None:
+        """The rows at these places are no longer asked for, but for checkpoints."""
+        for place in places.tolist():
+            self._rows.pop(place, None)
+            self._unwritten.discard(place)
+
+    def sync(self) -> None:
+        """What was written is kept, also if the process ends."""
+        places = np.array(sorted(self._unwritten), np.int64)
+        for some in np.array_split(places, range(_CHUNK, len(places), _CHUNK)):
+            if some.size:
+                self._file.write(some, np.stack([self._rows[place] for place in some.tolist()]))
+        self._unwritten.clear()
+        self._file.sync()
+
+    @property
+    def places(self) -> int:
+        """How many there is room for in the file."""
+        return self._file.places
 
 
 class StoredClients(Mapping[str, Any]):
     """What an algorithm keeps for each client, name -> pytree of `LazyLeaf` [clients, ...].
+
+    Several processes have one file: each keeps the rows of its own clients there, in places of its own, and learns at a
+    checkpoint where the others' are.
 
     Args:
         like: The shapes of all rows, leaves [clients, ...].
@@ -86,12 +141,15 @@ class StoredClients(Mapping[str, Any]):
         start: ids -> rows of clients at their start, a pytree of arrays [ids, ...], which may be under way on a device.
         store: Where the rows are kept.
         versions: Whether checkpoints refer to the rows where they are.
+        mine: Whether a client is this process's [clients]; None: all are.
     """
 
     def __init__(
-        self, like: Any, number: int, start: Callable[[np.ndarray], Any], store: Any, *, versions: bool
-    ) -> None:
+        self, like: Any, number: int, start: Callable[[np.ndarray], Any], store: Any, *, versions: bool,
+        mine: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
         self.like, self._start, self._store, self._versions = like, start, store, versions
+        self._mine = np.ones(number, bool) if mine is None else mine
         leaves, self._structure = jax.tree.flatten(like)
         self._kinds = [(leaf.shape[1:], np.dtype(leaf.dtype)) for leaf in leaves]
         self.index = np.full(number, -1, np.int32)
@@ -122,50 +180,55 @@ class StoredClients(Mapping[str, Any]):
             return
         places = self.index[ids]
         fresh = np.flatnonzero((places < 0) | self._versions)
+        self._store.forget(places[fresh][places[fresh] >= 0])
         places[fresh] = [self._place() for _ in fresh]
         self._store.write(places, self._pack(jax.tree.leaves(rows)))
         self.index[ids] = places
 
-    def saved(self, *, with_rows: bool) -> dict[str, np.ndarray]:
-        """What a checkpoint keeps of it; with the rows themselves where they are not in a file."""
-        if not with_rows:
-            self._store.sync()
-            return {"index": self.index.copy()}
-        known = np.flatnonzero(self.index >= 0)
-        rows = self._store.read(self.index[known]) if known.size else np.zeros((1, max(1, self._width)), np.uint8)
-        return {"index": self.index.copy(), "rows": rows}
+    def saved(self) -> dict[str, np.ndarray]:
+        """What a checkpoint keeps of it: in which place of the file each client's row is; without a file, the rows."""
+        if not self._versions:
+            known = np.flatnonzero(self.index >= 0)
+            rows = self._store.read(self.index[known]) if known.size else np.zeros((1, max(1, self._width)), np.uint8)
+            return {"index": self.index.copy(), "rows": rows}
+        self._store.sync()
+        (self.index,) = processes.greatest_of(np.where(self._mine, self.index, -1))
+        return {"index": self.index.copy()}
 
     def was_saved(self) -> None:
         """A checkpoint has the index: what the two before it needed alone is free."""
         self._needed.append(self.index[self.index >= 0].copy())
         if all(needed is not None for needed in self._needed):
             used = np.union1d(*self._needed)
-            self._free = np.setdiff1d(np.arange(self._end), used).tolist()
+            number, count = jax.process_index(), jax.process_count()
+            self._free = np.setdiff1d(np.arange(number, self._end, count), used).tolist()
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Goes back to what was saved."""
-        index = np.array(saved["index"])
         if "rows" in saved:
+            index = np.array(saved["index"])
             known = np.flatnonzero(index >= 0)
             if known.size:
                 self._store.write(np.arange(known.size), np.asarray(saved["rows"]))
             index[known] = np.arange(known.size)
-            self._end = known.size
-        else:
-            # What the other checkpoint needs is not known: nothing is free until two new ones are there.
-            self._needed = deque([None, None], maxlen=2)  # pyright: ignore[reportAttributeAccessIssue]
-            self._end = self._store.path.stat().st_size // (self._width + 4) + 1
-        self.index = index
+            self.index, self._end = index, known.size
+            return
+        # What the other checkpoint needs is not known: nothing is free until two new ones are there.
+        self._needed = deque([None, None], maxlen=2)  # pyright: ignore[reportAttributeAccessIssue]
+        self._end = self._store.places
+        self.index = np.array(saved["index"])
 
     @property
     def _width(self) -> int:
         return row_bytes(self.like)
 
     def _place(self) -> int:
+        """A place of this process's, which has every so many-th of them."""
         if self._free:
             return self._free.pop()
-        self._end += 1
-        return self._end - 1
+        place = self._end + (jax.process_index() - self._end) % jax.process_count()
+        self._end = place + 1
+        return place
 
     def _pack(self, leaves: list[Any]) -> np.ndarray:
         parts = [np.ascontiguousarray(leaf).reshape(len(leaf), -1).view(np.uint8) for leaf in leaves]
