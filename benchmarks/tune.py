@@ -4,7 +4,7 @@
 
 FedADMM with penalties and learning rates, on a small Example 1 and on mnist-mini. `fa.tune` decides by itself whether
 runs are one program (`at_once`). In turns in one process after a turn that compiles, which is reported too; nothing is
-written to disk. With `--at-once 4,8,16` Example 1 alone, with programs for so many runs.
+written to disk. `--problem linear --at-once 4,8,16` is that problem alone, with programs for so many runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from common import best_seconds  # noqa: E402  (JAX starts with the devices abov
 SEEDS, PENALTIES = (0, 1, 2), (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 # learning rates, and `simulate`'s arguments
 WORK: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {
-    "Example 1, small": ((0.0003, 0.0007, 0.0015, 0.003), dict(rounds=50, participation=10, evaluate_every=10)),
+    "linear": ((0.0003, 0.0007, 0.0015, 0.003), dict(rounds=50, participation=10, evaluate_every=10)),
     "mnist-mini": ((0.01, 0.02, 0.05, 0.1), dict(rounds=4, participation=10, evaluate_every=4)),
 }
 
@@ -65,15 +65,16 @@ def contestants(name: str, at_once: Any = "auto") -> tuple[Callable[[], Any], Ca
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--problem", choices=tuple(WORK), help="by default both")
     parser.add_argument("--at-once", type=lambda text: [int(word) for word in text.split(",")])
     args = parser.parse_args()
     if args.at_once:
-        tunes = {number: contestants("Example 1, small", number)[0] for number in (1, *args.at_once)}
+        tunes = {number: contestants(args.problem or "linear", number)[0] for number in (1, *args.at_once)}
         best = best_seconds(tunes, args.turns)
         for number, seconds in best.items():
             print(f"{number:>3} at once: {best[1] / seconds:.2f} times as fast as one by one", flush=True)
         return
-    for name in WORK:
+    for name in WORK if args.problem is None else [args.problem]:
         both = dict(zip(("tune", "loop"), contestants(name), strict=True))
         scores, seconds = {}, {"tune": [], "loop": []}
         for _ in range(1 + args.turns):

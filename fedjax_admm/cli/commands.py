@@ -7,10 +7,10 @@ import contextlib
 from ..core import environment
 from ..data import cache
 from ..engine.devices import use_cpu_devices
-from . import datasets, directories, examples, failures
+from . import datasets, demo, directories, examples, failures
 from .application import app
 
-PARTS = (examples, directories, datasets)  # in the order in which help lists them
+PARTS = (demo, examples, directories, datasets)  # in the order in which help lists them
 
 
 def main(arguments: list[str] | None = None) -> int:

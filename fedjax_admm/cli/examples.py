@@ -32,7 +32,15 @@ from . import output
 from .application import compare_app, run_app, tune_app
 from .failures import carry_past_typer
 from .flags import Flags, command, read_value
-from .methods import check_algorithm, check_name, check_penalties, criterion_option, make_cells, split_words
+from .methods import (
+    check_algorithm,
+    check_name,
+    check_penalties,
+    criterion_option,
+    make_cells,
+    penalty_option,
+    split_words,
+)
 
 LOCAL = ("learning_rate", "max_epochs", "batch_size")  # of the local solver, that a grid may name
 EXAMPLES = {
@@ -61,7 +69,13 @@ _criteria = f"{', '.join((FIXED, *RELATIVE))}, or with its numbers, as in sampli
 _names = ", ".join(name.replace("_", "-") for name in algorithms.__all__)
 _ONE = (
     _option("algorithm", str, "fedadmm-insa", f"One of {_names}."),
-    _option("penalty", str, "1", "beta, the initial penalty; or one per client, between commas.", read_value),
+    _option(
+        "penalty",
+        str | None,
+        None,
+        "beta, the initial penalty, by default 1; or one per client, between commas.",
+        read_value,
+    ),
     _option("criterion", str | None, None, f"When a solve ends, if not as usual for the algorithm: {_criteria}."),
 )
 _MANY = (
@@ -110,6 +124,8 @@ _METHOD = Flags(
     own_defaults=False,
 )
 
+_SEVERAL = {"run_dir": "out", "num_clients": "clients"}  # arguments of functions that no group of flags is made of
+
 
 def _add(name: str, make: Callable[..., Example]) -> None:
     in_words = str in get_args(get_type_hints(make).get("model"))
@@ -118,7 +134,7 @@ def _add(name: str, make: Callable[..., Example]) -> None:
 
     def run(**values: Any) -> None:
         name, options = check_name(values["algorithm"]), _METHOD.values(values)
-        chosen = {"penalty": values["penalty"]} | options | criterion_option(values["criterion"])
+        chosen = penalty_option(name, values["penalty"]) | options | criterion_option(values["criterion"])
         settings = _RUN.values(values) | _read_circumstances(values)
         check_run(**settings)
         check_algorithm(name, chosen, values["clients"])
@@ -170,7 +186,7 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         (tune_app, tune_, _TRIED, (_TUNE, _RUNS)),
     ):
         groups = (*flags, _EXECUTION, problem, _METHOD, _FAULTS, _TIME)
-        where.command(name, help=text)(command(carry_past_typer(function), *groups, own=own))
+        where.command(name, help=text)(command(carry_past_typer(function), *groups, own=own, several=_SEVERAL))
 
 
 def _write_note(result: Result, client_time: ClientTime | None, algorithm: Any, problem: Any) -> str | None:

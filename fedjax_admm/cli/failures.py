@@ -20,6 +20,7 @@ from ..engine import processes
 from ..results.history import DivergenceError
 from ..runs.interrupts import Interrupted
 from . import output
+from .flags import with_flags
 
 _UNFIT_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EROFS)
 
@@ -65,7 +66,7 @@ def run(application: typer.Typer, arguments: list[str] | None) -> int:
     except _Stopped as stopped:
         return _report_stop(stopped.__cause__)
     except (ValueError, DamagedFileError, FileNotFoundError, ImportError) as error:
-        return _say(str(error), 2)
+        return _say(with_flags(str(error), getattr(error, "flags", {})), 2)
     except output.EveryRunDivergedError as error:
         return _say(str(error), 1)
     except (OSError, MemoryError, processes.LostProcessError, environment.DEVICE_ERROR) as error:

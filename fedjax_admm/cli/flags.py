@@ -65,6 +65,10 @@ class Flags:
             if name not in self._flags:
                 raise ValueError(f'{function} has no help for {name}: add it to "Args:" in the docstring')
 
+    def names(self) -> dict[str, str]:
+        """argument -> its flag."""
+        return {name: flag for name, (flag, _, _) in self._flags.items()}
+
     def parameters(self) -> list[inspect.Parameter]:
         """For typer: keyword-only parameters with annotated types."""
         return [self._parameter(flag, parameter, text) for flag, parameter, text in self._flags.values()]
@@ -90,18 +94,67 @@ class Flags:
         return inspect.Parameter(flag, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def command(function: Callable, *groups: Flags, own: Iterable[inspect.Parameter] = ()) -> Callable:
-    """`function`, which takes **values, with the groups' flags as its signature."""
+def command(
+    function: Callable,
+    *groups: Flags,
+    own: Iterable[inspect.Parameter] = (),
+    several: Mapping[str, str] | None = None,
+) -> Callable:
+    """`function`, which takes **values, with the groups' flags as its signature.
+
+    Args:
+        function: What the command does. A ValueError that it raises is told which flags its arguments are.
+        groups: Flags of the functions that it calls.
+        own: Parameters of the command itself.
+        several: argument -> the flag that has several values of it.
+
+    Returns:
+        The command, for typer.
+    """
+    own = list(own)
     parameters = {p.name: p for p in [*own, *(p for group in groups for p in group.parameters())]}
     ordered = sorted(parameters.values(), key=lambda p: p.kind)
 
+    names = {name: flag for group in groups for name, flag in group.names().items()}
+    names |= {parameter.name: parameter.name for parameter in own} | dict(several or {})
+
     def run(**values: Any) -> Any:
-        return function(**values)
+        try:
+            return function(**values)
+        except ValueError as error:
+            error.flags = {name: f"--{flag.replace('_', '-')}" for name, flag in names.items()}  # pyright: ignore[reportAttributeAccessIssue]
+            raise
 
     run.__doc__, run.__name__ = function.__doc__, getattr(function, "__name__", "run")
     run.__signature__ = inspect.Signature(ordered)  # pyright: ignore[reportFunctionMemberAccess]
     run.__annotations__ = {p.name: p.annotation for p in ordered}
     return run
+
+
+def with_flags(text: str, flags: Mapping[str, str]) -> str:
+    """A message that speaks of flags where it spoke of Python's arguments.
+
+    An argument is known by standing at the beginning, or by an underscore, which no word has.
+
+    Args:
+        text: The message.
+        flags: argument -> flag.
+
+    Returns:
+        The message.
+
+    >>> with_flags("rounds must be at least 1, got 0", {"rounds": "--rounds"})
+    '--rounds must be at least 1, got 0'
+    >>> with_flags("penalty has 2 entries for num_clients=3", {"num_clients": "--clients"})
+    'penalty has 2 entries for --clients 3'
+    """
+
+    def flag(match: re.Match[str]) -> str:
+        name, sign = match[1], match[2]
+        known = name in flags and (match.start() == 0 or "_" in name)
+        return flags[name] + (" " if sign else "") if known else match[0]
+
+    return re.sub(r"(?<![\w.'/-])(\w+)\b(?![.'/])(=?)", flag, text)
 
 
 def read_args(doc: str) -> dict[str, str]:

@@ -36,6 +36,15 @@ def check_algorithm(name: str, options: dict[str, Any], clients: int | None) -> 
     dummy.algorithm(name, **options)
 
 
+def penalty_option(name: str, penalty: Any) -> dict[str, Any]:
+    """The penalty for an algorithm that has one; one that was given to any other is refused."""
+    if "penalty" in inspect.signature(getattr(algorithms, name)).parameters:
+        return {"penalty": 1 if penalty is None else penalty}
+    if penalty is not None:
+        raise ValueError(f"--penalty has no effect on {name.replace('_', '-')}, which has none: leave it out")
+    return {}
+
+
 def criterion_option(words: str | None) -> dict[str, str]:
     return {} if words is None else {"criterion": words}
 

@@ -35,8 +35,9 @@ class Execution:
             there is one unless `use_cpu_devices` made more), of several processes (see `initialize_distributed`) all of
             theirs.
         placement: Who solves a client on a mesh, with population="device". "home": the device on which its row and its
-            data are; nothing moves but the model and one sum of messages (the first device has all the data besides, to
-            evaluate), and devices are as evenly busy as the cohort falls on them (the history's `device_efficiency`).
+            data are; nothing moves but the model and one sum of messages (an evaluation streams data that is not in
+            memory shared with the devices), and devices are as evenly busy as the cohort falls on them (the history's
+            `device_efficiency`).
             Needs a number of clients that the devices divide. "dealt": any device, for balance; rows travel to it and
             back, in blocks, and every device has all the data (a CPU's share one copy). "auto": home on accelerators
             for methods that keep rows, else dealt; `estimate` says which.

@@ -140,7 +140,10 @@ def _text_example(
     parts = Parts(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]), list(said))
     data = FederatedData.from_arrays(_joined(train), parts)
     problem = Problem(
-        **problems.next_token(_network(model, len(characters) + 1, length)), data=data, eval_data=_joined(test)
+        **problems.next_token(_network(model, len(characters) + 1, length)),
+        data=data,
+        eval_data=_joined(test),
+        client_eval_data=FederatedData.from_clients(test),  # each speaker's own held-out rows
     )
     return Example(name=name, problem=problem, c=0.01, **settings)
 

@@ -135,10 +135,11 @@ def _device_data(sim: Simulation) -> int:
     if sim.room.rows is not None:
         blocks = 2 * sim.room.rows * bytes_of_a_row(problem.data.fields)
     clients = size_of((problem.data.sizes, problem.data.weights))
-    each = data // sim.devices if sim.placement == "home" else data
-    # The first device, which evaluates, has all of it at home too.
-    whole = data if sim.placement == "home" else 0
-    return each + whole + blocks + clients + _eval_data(problem, here)
+    at_home = sim.placement == "home"
+    each = data // sim.devices if at_home else data
+    # On a CPU arrays that were in memory still are; else an evaluation streams what is split over the devices.
+    whole = data if at_home and on_device(problem.data.fields) else 0
+    return each + whole + blocks + clients + _eval_data(problem, here and not at_home)
 
 
 def _eval_data(problem: Problem, data_here: bool) -> int:

@@ -41,6 +41,7 @@ class HistoryBuilder:
         self._evaluated = tuple(name for name in evaluated_columns(sim.problem) if on == "all" or name != "excess_loss")
         self._records: list[dict[str, float]] = []
         self._last: Mapping[str, float] = {}  # what was evaluated last
+        self._evaluated_in = 0  # the round of that
         self._taken = 0  # records that `take_new` has returned
         self.clock = 0.0  # simulated seconds of all rounds so far
 
@@ -48,7 +49,9 @@ class HistoryBuilder:
         """Goes on after these records."""
         self._records, self._taken = list(records), len(records)
         evaluated = (record for record in reversed(records) if any(np.isfinite(record[n]) for n in self._evaluated))
-        self._last = {name: value for name, value in next(evaluated, {}).items() if name in self._evaluated}
+        last = next(evaluated, {})
+        self._evaluated_in = int(last.get("round", 0))
+        self._last = {name: value for name, value in last.items() if name in self._evaluated}
         self._last = {name: value for name, value in self._last.items() if not np.isnan(value)}
         for record in records:
             self._add_to_clock(record)
@@ -74,6 +77,7 @@ class HistoryBuilder:
         if not self._records:
             self._records.append(self._record(None))
             self._records[0]["penalty_mean"] = float(penalty_mean().value)
+        self._evaluated_in = len(self._records) - 1
         self._records[-1].update(values, eval_seconds=seconds)
         if (quantity := divergence_of_evaluation(values)) is not None:
             number = len(self._records) - 1
@@ -129,8 +133,10 @@ class HistoryBuilder:
 
     def summary(self) -> str:
         """The last evaluation and the last round's epochs, for the progress bar."""
-        shown = {**self._last, "epochs": self._records[-1]["epochs_mean"]}
-        return ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
+        shown = [f"{name} {value:.4g}" for name, value in self._last.items()]
+        if shown and self._evaluated_in != len(self._records) - 1:  # of an earlier round: say of which
+            shown[-1] += f" (round {self._evaluated_in})"
+        return ", ".join([*shown, f"epochs {self._records[-1]['epochs_mean']:.4g}"])
 
     def _simulated_seconds(self, cohort: np.ndarray, solves: Solves, floats_down: int, floats_up: int) -> float:
         if self._sim.client_time is None:

@@ -149,10 +149,10 @@ def run_search(
         The tuning.
     """
     labels, settings = list(labelled), list(labelled.values())
-    rounds, on_device = search["rungs"][-1], problem.on_device()
+    rounds = search["rungs"][-1]
     groups = _group(algorithms, settings)
     trials = [  # whatever `simulate` would refuse is refused here, before any run begins
-        calling(partial(_first_simulation, on_device, algorithms[group[0]], rounds, shared), settings[group[0]])
+        calling(partial(_first_simulation, problem, algorithms[group[0]], rounds, shared), settings[group[0]])
         for group in groups
     ]
     if isinstance(at_once, str):
@@ -269,7 +269,8 @@ class _Runner:
         """How many runs like this one are to be one program."""
         execution = sim.execution
         apart = any(name not in SWEPT for name, value in self._shared.items() if value not in USUAL)
-        if apart or execution.population != "device" or execution.placement == "home" or processes.several():
+        alone = execution.population != "device" or execution.placement == "home" or sim.data == "host"
+        if apart or alone or processes.several():
             return 1
         if at_once == "auto":
             return AT_ONCE if steps_are_small(sim.problem, sim.rows_per_trip) else 1

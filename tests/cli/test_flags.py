@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 
+import fedjax_admm as fa
+from fedjax_admm.cli import demo, main
 from fedjax_admm.cli.flags import Flags
 
 
@@ -42,6 +44,38 @@ class Fit:
 
 def helps(flags):
     return {parameter.name: parameter.annotation.__metadata__[0].help for parameter in flags.parameters()}
+
+
+def test_the_demo_shows_every_method_and_writes_a_report(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(demo, "ROUNDS", 2)
+    monkeypatch.setattr(demo, "CLIENTS", 4)
+    opened = []
+    monkeypatch.setattr(demo.webbrowser, "open", opened.append)
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--no-progress"]) == 0 and not opened
+    out, report = capsys.readouterr().out, tmp_path / "demo" / "report.html"
+    lines = out.splitlines()
+    for name in demo.METHODS:
+        assert sum(line.startswith(name.replace("_", "-") + "  ") for line in lines) == 1
+    assert f"report with pictures: {report}" in lines and report.read_text().startswith("<!doctype html>")
+    run = fa.read_run(tmp_path / "demo" / "fedavg" / "seed-0")
+    (row,) = [line.split() for line in lines if line.startswith("fedavg  ")]
+    assert row[2] == f"{run.history['excess_loss'][-1]:.3f}" and row[3] == f"{run.epochs.sum():,}"
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--no-progress", "--open"]) == 0
+    assert opened == [report.as_uri()]
+
+
+def test_messages_speak_of_flags_and_flags_without_effect_are_refused(capsys):
+    for text, told in {
+        "run linear --clients 0": "--clients must be at least",
+        "run linear --rounds 0": "--rounds must be at least 1, got 0",
+        "run linear --seed -1": "--seed must be at least 0",
+        "run linear --algorithm fedavgg": "--algorithm must be ",
+        "run linear --algorithm fedavg --penalty 5": "--penalty has no effect on fedavg",
+        "compare linear --seeds 1,1": "--seeds must be different",
+    }.items():
+        assert main(text.split()) == 2, text
+        said = capsys.readouterr().err
+        assert told in said and "num_clients" not in said and said.count("\n") == 1, said
 
 
 def test_an_argument_without_help_is_refused():

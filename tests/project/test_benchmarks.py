@@ -190,3 +190,11 @@ def test_refusals_prints_a_row_a_problem():
     name, clients, *numbers = (cell.strip() for cell in lines[-1].split("|")[1:-1])
     assert (name, clients) == ("mnist-mini", "2") and all(float(number) > 0 for number in numbers[:3])
     assert all(re.fullmatch(r"\d+ of \d+", number) for number in numbers[3:])
+
+
+def test_every_client_tells_each_kind_of_model(tmp_path):
+    printed = ran("every_client.py", "--rounds 1 --clients 5 --no-text --results found".split(), cwd=tmp_path)
+    rows = [line.split("|")[1:-1] for line in printed.splitlines() if line.startswith("| mnist-mini")]
+    assert len(rows) == 2 * (4 * 2 + 1)  # two partitions, four methods with two kinds of models, and one with own ones
+    assert all(0 <= float(worst) <= float(decile) <= 1 for *_, decile, worst in rows)
+    assert (tmp_path / "found.csv").read_text().startswith("# python benchmarks/every_client.py --rounds 1")

@@ -63,11 +63,12 @@ def check(sim, state, problem, clients="all"):
         np.testing.assert_allclose(found[f"personal_{name}"], own[name][chosen], rtol=1e-9)
 
 
-@pytest.mark.parametrize("population", ["device", "host", "disk"])
+@pytest.mark.parametrize("population", ["device", "host", "disk", "data on the host"])
 def test_values_are_a_loop_over_clients(population):
+    where = {"data": "host"} if population == "data on the host" else {"population": population}
     for data in (None, held_out()):
         problem = problem_with(data)
-        sim = fa.Simulation(problem, INSA, participation=3, execution=fa.Execution(population=population))
+        sim = fa.Simulation(problem, INSA, participation=3, execution=fa.Execution(**where))
         state = sim.init()
         for _ in range(2):
             state, _ = sim.round(state)

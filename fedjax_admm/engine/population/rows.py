@@ -186,7 +186,11 @@ class StoredClients(Mapping[str, Any]):
         self.index[ids] = places
 
     def saved(self) -> dict[str, np.ndarray]:
-        """What a checkpoint keeps of it: in which place of the file each client's row is."""
+        """What a checkpoint keeps of it: in which place of the file each client's row is; without a file, the rows."""
+        if not self._versions:
+            known = np.flatnonzero(self.index >= 0)
+            rows = self._store.read(self.index[known]) if known.size else np.zeros((1, max(1, self._width)), np.uint8)
+            return {"index": self.index.copy(), "rows": rows}
         self._store.sync()
         (self.index,) = processes.greatest_of(np.where(self._mine, self.index, -1))
         return {"index": self.index.copy()}
@@ -201,6 +205,14 @@ class StoredClients(Mapping[str, Any]):
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Goes back to what was saved."""
+        if "rows" in saved:
+            index = np.array(saved["index"])
+            known = np.flatnonzero(index >= 0)
+            if known.size:
+                self._store.write(np.arange(known.size), np.asarray(saved["rows"]))
+            index[known] = np.arange(known.size)
+            self.index, self._end = index, known.size
+            return
         # What the other checkpoint needs is not known: nothing is free until two new ones are there.
         self._needed = deque([None, None], maxlen=2)  # pyright: ignore[reportAttributeAccessIssue]
         self._end = self._store.places
