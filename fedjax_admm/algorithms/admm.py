@@ -136,7 +136,8 @@ class FedADMM:
         level, beta = _opened(sent).level, row["penalties"]
         if level is None:
             return beta
-        lowest, highest = (jnp.asarray(bound, beta.dtype) for bound in self.penalty_rule.bounds)
+        rule: Any = self.penalty_rule
+        lowest, highest = (jnp.asarray(bound, beta.dtype) for bound in rule.bounds)
         return jnp.clip(jnp.exp(level).astype(beta.dtype) * self.penalty, lowest, highest)
 
     def _center(self, z: Any, row: Rows) -> Any:
@@ -186,8 +187,9 @@ class FedADMM:
             past = optax.tree.sub(trees.scale(held, row["client_params"]), held_duals)
             message["said"] = self.forgetting.say(z, sent_beta, fresh, past, held, client.weight)
             kept["forgotten"] = now
-        if penalties.pools(self.penalty_rule):
-            proposal, known = self.penalty_rule.propose(beta, seen)
+        rule: Any = self.penalty_rule
+        if penalties.pools(rule):
+            proposal, known = rule.propose(beta, seen)
             message["level"] = jnp.where(known, jnp.stack([proposal, jnp.ones_like(proposal)]), 0)
         return message, kept
 

@@ -166,7 +166,7 @@ def _check_rule(rule: Any, params: Params, zero: Any) -> None:
     if rule is None:
         return
     kind, none = type(rule).__name__, jnp.int32(0)
-    seen = penalties.Evidence(zero, zero, jnp.bool_(True), none, *[params] * 5, none, zero)
+    seen = penalties.Evidence(zero, zero, jnp.bool_(True), none, *[params] * 5, round=none, start_residual=zero)
     if penalties.pools(rule):
         proposed = check_values(f"{kind}.propose", rule.propose(zero, seen), ("proposal", "known"))
         check_number(f"{kind}.propose", proposed[0], (), "one number, the proposal")
