@@ -23,7 +23,7 @@ import fedjax_admm as fa
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCES = {"python", "bibtex", "diff", "text", "bash", "console", "toml", "yaml", "json", "latex"}
+FENCES = {"python", "bibtex", "diff", "text", "bash", "sh", "console", "toml", "yaml", "json", "latex"}
 SMALLER = {  # what a block says, and what is run
     r"linear_regression\(\)": "linear_regression(num_clients=20, rows_per_client=5, dimension=4, rounds=2)",
     r"rounds=\d+": "rounds=2",
