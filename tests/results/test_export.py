@@ -56,7 +56,8 @@ def exported(problem, algorithm, mesh=None, placement="dealt"):
     if mesh is not None:
         places = device.shardings(state, mesh)
         state = jax.tree.map(lambda s, place: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), state, places)
-    shapes = (sim.setup, state, np.zeros((3, cohort), np.int32), np.int32(0), np.int32(2))
+    setup = dataclasses.replace(sim.setup, problem=problem.on_device().for_rounds())
+    shapes = (setup, state, np.zeros((3, cohort), np.int32), np.int32(0), np.int32(2))
     export = jax.export.export(device.device_rounds, platforms=PLATFORMS)
     devices = 1 if mesh is None else DEVICES
     layout = dataclasses.replace(sim.layout, width=max(1, 4 // devices), devices=devices, share=1)
