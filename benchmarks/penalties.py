@@ -1,6 +1,6 @@
 """Penalty rules from first penalties of 0.01 to 100, and on losses of three scales.
 
-    python benchmarks/penalties.py --out runs/penalties --results benchmarks/results/penalties
+    python benchmarks/penalties.py --results benchmarks/results/penalties
 
 Problems: "linear" (Example 1 with 50 clients of 20 rows of 50 numbers), "logistic" and "mlp" (the embedded MNIST, 50
 clients of two labels). With losses times s the learning rate is divided by s and the first penalty multiplied. Local
