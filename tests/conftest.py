@@ -42,6 +42,8 @@ def programs(request: pytest.FixtureRequest):
     jax.config.update("jax_disable_most_optimizations", COMPILED_FAST and not getattr(module, "OPTIMIZED", False))
     yield
     jax.clear_caches()
+    if "matplotlib.pyplot" in sys.modules:  # which warns of more than 20 figures, whoever left them open
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 SHARED = Path(__file__).parents[2] / "shared"

@@ -31,8 +31,8 @@ def load_text(source: str | os.PathLike[str], data_dir: str | os.PathLike[str] |
         DamagedFileError: A file of the data set is damaged.
         ValueError: It is no text.
 
-    >>> load_text("text_mini")[:40]
-    'George Washington:\\nIn meeting you agai'
+    >>> load_text("text_mini")[:39]
+    'George Washington:\\nIn meeting you again'
     """
     path = Path(__file__).with_name(f"{EMBEDDED_TEXT}.txt") if source == EMBEDDED_TEXT else Path(source)
     if path.is_file():

@@ -36,8 +36,8 @@ class Range:
     def at(self, share: float) -> float | int:
         """The number that this share of the range is below.
 
-        >>> Range(1.0, 100.0, "log").at(0.5), Range(1, 3, "whole").at(0.99)
-        (10.0, 3)
+        >>> Range(1.0, 100.0, "linear").at(0.5), Range(1, 3, "whole").at(0.99)
+        (50.5, 3)
         """
         if self.kind == "log":
             return math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))

@@ -165,7 +165,7 @@ def make_rungs(rounds: int, settings: int, halving: int | None, min_rounds: int,
         The rungs, ascending.
 
     >>> make_rungs(100, 24, 3, 1, 1), make_rungs(100, 24, 3, 20, 10), make_rungs(100, 24, None, 1, 1)
-    ([12, 34, 100], [40, 100], [100])
+    ([12, 34, 100], [20, 40, 100], [100])
     """
     if halving is None:
         return [rounds]

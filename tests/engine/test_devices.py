@@ -119,7 +119,7 @@ def test_a_round_is_compiled_once_on_several_devices():
             assert compiled.count("jit(_sums)") == (kind == "device"), compiled
         with compilations() as compiled:
             fa.simulate_many(problem, [(INSA, 0), (INSA, 1)], 3, progress=False, execution=fa.Execution(mesh=2))
-        assert compiled.count("jit(_rounds)") == compiled.count("jit(_sums)") == 1, compiled  # of two runs
+        assert compiled.count("jit(sweep_rounds)") == compiled.count("jit(_sums)") == 1, compiled  # of two runs
         state = fa.Simulation(problem, INSA, execution=fa.Execution(mesh=2)).init()
         assert state.duals.sharding.spec == jax.P("clients") and state.params.sharding.is_fully_replicated
     """)

@@ -168,8 +168,10 @@ def test_methods_of_one_class_are_told_apart(name, title):
 def test_functions_are_shown_by_name():
     """Addresses differ from run to run, and say nothing."""
     momentum = functools.partial(optax.sgd, momentum=0.9)
-    assert repr(LOCAL) == "LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3, optimizer=sgd)"
-    assert repr(replace(LOCAL, optimizer=momentum)).endswith("optimizer=functools.partial(sgd, momentum=0.9))")
+    assert repr(LOCAL) == "LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3, optimizer=sgd, options=None)"
+    assert repr(replace(LOCAL, optimizer=momentum)).endswith(
+        "optimizer=functools.partial(sgd, momentum=0.9), options=None)"
+    )
     assert "loss=squared_error" in repr(least_squares([3])[0])
     assert " at 0x" not in repr(least_squares([3])[0])
 
