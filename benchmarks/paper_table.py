@@ -9,6 +9,10 @@ selected, is a row of its own. Runs are kept under `--out`: the same command goe
 `--report` prints what is there, unfinished runs too, without running anything. `--results PREFIX` writes the table to
 PREFIX.csv, and the curves to PREFIX-curves.csv and PREFIX.png.
 
+`--scale` divides Examples 2 and 3 until two cores finish all cells in an hour or two: fewer clients, rows of a client,
+epochs and rounds, and of Example 3 smaller batches, so that an epoch still has several steps. The learning rate is
+multiplied by what the steps of a solve are divided by: a solve still goes as far, and penalties mean what they meant.
+
 A row that was run at less than the paper's size is marked with *, and below the table it says what was less.
 """
 
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +57,20 @@ PAPER: dict[str, tuple[tuple[float, float], ...]] = {
 ROWS = ("FedAvg (selected)", *PAPER)
 QUOTED = (35.4, 49.0, 16.6)  # the mean of FedADMM-In's reductions that the paper's text states, by example
 MAKERS = (fa.examples.linear_regression, fa.examples.mnist_cnn, fa.examples.cifar10_resnet20)
-FULL = {"rounds": (300, 300, 300), "clients": (200, 200, 10), "epochs": (20, 20, 10)}
+SAID = {
+    "num_clients": "clients",
+    "max_epochs": "epochs",
+    "rows_per_client": "rows per client",
+    "batch_size": "rows per step",
+}
+ELSE = {"rows_per_client": (250, 300, 5000), "test_rows": (None, 10_000, 10_000)}  # where an example's default is "all"
+APART = ("data_dir", "data_seed", "partition_seed", "rounds")  # what does not make a run smaller, and what is counted
+
+# Steps of a full solve: Example 2 has 20 epochs of 6 (300 rows by 50), Example 3 has 10 of 10 (5,000 rows by 500).
+SCALED: dict[int, dict[str, Any]] = {
+    2: dict(num_clients=20, rows_per_client=150, max_epochs=10, learning_rate=0.04, rounds=30),  # 30 steps
+    3: dict(rows_per_client=100, batch_size=20, max_epochs=4, learning_rate=0.005, rounds=40, test_rows=2000),  # 20
+}
 
 WORK = ("epochs", "gradient_samples", "criterion_samples", "penalty_mean")  # beside the curves' losses and metrics
 
@@ -67,7 +85,7 @@ def algorithm(example: fa.examples.Example, row: str) -> Any:
 def make(number: int, seed: int, args: argparse.Namespace) -> fa.examples.Example:
     """The paper's example with data or shards of a seed, smaller where the command line says so."""
     sizes = {"num_clients": args.clients, "max_epochs": args.max_epochs, "rounds": args.rounds}
-    given = {name: value for name, value in sizes.items() if value is not None}
+    given = (SCALED[number] if args.scale else {}) | {k: size for k, size in sizes.items() if size is not None}
     if number == 1:
         return MAKERS[0](data_seed=seed, **given)
     return MAKERS[number - 1](data_dir=args.data_dir, partition_seed=seed, **given)
@@ -114,20 +132,29 @@ def cells(runs: Mapping[str, Mapping[int, fa.RunRecord]], number: int) -> list[C
         if not seeds:
             continue
         measured = [_measured(run, number) for run in seeds.values()]
-        first = next(iter(seeds.values()))
-        sizes = {
-            "rounds": len(first.cohorts),
-            "clients": first.num_clients,
-            "epochs": int(np.max(first.solves.max_epochs)),
-        }
-        less = tuple(
-            f"{size} {name} of {FULL[name][number - 1]}"
-            for name, size in sizes.items()
-            if size < FULL[name][number - 1]
-        )
+        less = smaller(next(iter(seeds.values())), number)
         columns = (np.array(column) for column in zip(*measured, strict=True))
         found.append(Cell(row, *columns, PAPER[row][number - 1] if row in PAPER else None, less))
     return found
+
+
+def what_is_less(found: Sequence[Cell]) -> list[str]:
+    """A line for the rows that are smaller than the paper's in the same way."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for cell in found:
+        alike.setdefault(cell.less, []).append(cell.row)
+    named = {less: ", ".join(rows) if len(rows) < len(found) else "every row" for less, rows in alike.items()}
+    return [f"* {rows}: {', '.join(less)}" for less, rows in named.items() if less]
+
+
+def smaller(run: StoredRun, number: int) -> tuple[str, ...]:
+    """Where the run is not the paper's, in words: "30 rounds of 300"."""
+    full = {name: item.default for name, item in inspect.signature(MAKERS[number - 1]).parameters.items()}
+    full |= {name: sizes[number - 1] for name, sizes in ELSE.items() if name in full}
+    own = run.settings["problem"]["recipe"]["arguments"]
+    rounds = [f"{len(run.cohorts)} rounds of {full['rounds']}"] if len(run.cohorts) < full["rounds"] else []
+    others = [name for name, value in own.items() if name not in APART and value not in (None, full[name])]
+    return (*rounds, *(f"{own[name]} {SAID.get(name, name.replace('_', ' '))} of {full[name]}" for name in others))
 
 
 def _measured(run: fa.RunRecord, number: int) -> tuple[float, float, float, float, float]:
@@ -224,6 +251,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="by default the paper's 300")
     parser.add_argument("--clients", type=int, help="by default the paper's")
     parser.add_argument("--max-epochs", type=int, help="by default the paper's")
+    parser.add_argument("--scale", action="store_true", help="Example 2 or 3 at a size for two cores")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--data-dir", help="where TFDS's data sets are")
     parser.add_argument("--evaluate-every", type=int, default=5)
@@ -232,6 +260,8 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="only print what is there")
     parser.add_argument("--results", metavar="PREFIX", type=results.prefix)
     args = parser.parse_args()
+    if args.scale and args.example not in SCALED:
+        raise ValueError("--scale is for Examples 2 and 3: the first runs at full size in half an hour")
     rows, seeds = chosen_rows(args.rows), results.numbers("seeds", args.seeds, int)
     fa.use_cpu_devices(args.devices)
     runs: Runs = {row: {} for row in rows}
@@ -250,7 +280,7 @@ def main() -> None:
     runs, left_out = furthest(runs)
     found = cells(runs, args.example)
     notes = [mean_reduction(found, args.example), *left_out]
-    notes += [f"* {cell.row}: {', '.join(cell.less)}" for cell in found if cell.less]
+    notes += what_is_less(found)
     every = {(row, seed): run for row, found in runs.items() for seed, run in found.items()}
     notes += [f"{row}, seed {seed}: {run.status}" for (row, seed), run in every.items() if run.status != "finished"]
     shown = table(found, args.example)

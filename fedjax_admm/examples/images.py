@@ -28,6 +28,8 @@ def mnist_cnn(
     num_clients: int = 200,
     labels_per_client: int = 2,
     straddle: bool = False,
+    rows_per_client: int | None = None,
+    test_rows: int | None = None,
     padded: bool = False,
     partition_seed: int = 0,
     learning_rate: Any = 0.01,
@@ -44,6 +46,8 @@ def mnist_cnn(
         num_clients: How many clients there are.
         labels_per_client: How many labels a client has at most.
         straddle: Cut the shards as the authors' program does (see `partition.shards`).
+        rows_per_client: Take this many training images for each client, drawn with `partition_seed`; None takes all.
+        test_rows: Take this many test images, drawn likewise but the same with every seed; None takes all.
         padded: McMahan et al.'s network with padded convolutions instead of the authors' without.
         partition_seed: The seed from which the clients' shards are dealt.
         learning_rate: The step size of the local solver.
@@ -64,6 +68,8 @@ def mnist_cnn(
             num_clients=num_clients, labels_per_client=labels_per_client, seed=partition_seed, straddle=straddle
         ),
         local=LocalSolver(learning_rate=learning_rate, batch_size=batch_size, max_epochs=max_epochs),
+        rows_per_client=rows_per_client,
+        test_rows=test_rows,
         rounds=rounds,
         participation=participation,
         c=0.01,
@@ -77,6 +83,8 @@ def cifar10_resnet20(
     num_clients: int = 10,
     labels_per_client: int = 5,
     straddle: bool = False,
+    rows_per_client: int | None = None,
+    test_rows: int | None = None,
     partition_seed: int = 0,
     learning_rate: Any = 0.001,
     batch_size: int | None = 500,
@@ -92,6 +100,8 @@ def cifar10_resnet20(
         num_clients: How many clients there are.
         labels_per_client: How many labels a client has at most.
         straddle: Cut the shards as the authors' program does (see `partition.shards`).
+        rows_per_client: Take this many training images for each client, drawn with `partition_seed`; None takes all.
+        test_rows: Take this many test images, drawn likewise but the same with every seed; None takes all.
         partition_seed: The seed from which the clients' shards are dealt.
         learning_rate: The step size of the local solver.
         batch_size: Rows of a step; None is the full gradient.
@@ -111,6 +121,8 @@ def cifar10_resnet20(
             num_clients=num_clients, labels_per_client=labels_per_client, seed=partition_seed, straddle=straddle
         ),
         local=LocalSolver(learning_rate=learning_rate, batch_size=batch_size, max_epochs=max_epochs),
+        rows_per_client=rows_per_client,
+        test_rows=test_rows,
         rounds=rounds,
         participation=participation,
         c=0.001,
@@ -166,14 +178,38 @@ def mnist_mini(
     )
 
 
-def _image_example(name: str, data_dir: DataDir, model: Model, *, parts: dict[str, Any], **settings: Any) -> Example:
+def _image_example(
+    name: str,
+    data_dir: DataDir,
+    model: Model,
+    *,
+    parts: dict[str, Any],
+    rows_per_client: int | None = None,
+    test_rows: int | None = None,
+    **settings: Any,
+) -> Example:
     clients = checks.integer("num_clients", parts["num_clients"], at_least=1)
-    checks.integer("partition_seed", parts["seed"], at_least=0)
+    seed = checks.integer("partition_seed", parts["seed"], at_least=0)
     cohorts = Cohorts(settings["participation"], clients, seed=0)
     cohorts.check_rounds(checks.integer("rounds", settings["rounds"], at_least=1))
+    for number, value in (("rows_per_client", rows_per_client), ("test_rows", test_rows)):
+        if value is not None:
+            checks.integer(number, value, at_least=1)
     images = load(name, data_dir)
+    rows = _draw("rows_per_client", rows_per_client, clients, len(images.train_labels), seed)
+    labels = images.train_labels[rows]
     train = {"x": images.train_images, "y": images.train_labels.astype(np.int32)}
-    data = FederatedData.from_arrays(train, partition.shards(images.train_labels, **parts))
-    test = {"x": images.test_images, "y": images.test_labels.astype(np.int32)}
+    data = FederatedData.from_arrays(train, [rows[part] for part in partition.shards(labels, **parts)])
+    tested = _draw("test_rows", test_rows, 1, len(images.test_labels), 0)
+    test = {"x": images.test_images[tested], "y": images.test_labels[tested].astype(np.int32)}
     problem = Problem(**problems.classification(model), data=data, eval_data=test)
     return Example(name=name, problem=problem, **settings)
+
+
+def _draw(name: str, number: int | None, times: int, available: int, seed: int) -> np.ndarray:
+    """Rows drawn without replacement, in their order; all of them where no number is given."""
+    if number is None:
+        return np.arange(available)
+    if number * times > available:
+        raise ValueError(f"{name}={number} is more than there are, {available // times}: lower it or leave it out")
+    return np.sort(np.random.default_rng(seed).permutation(available)[: number * times])

@@ -124,6 +124,28 @@ def test_mnist_cnn_follows_the_paper():
 
 
 @needs_data
+def test_fewer_rows_are_drawn_by_the_seed_and_without_repetition():
+    def images(seed):
+        return fa.examples.mnist_cnn(
+            data_dir=REAL, num_clients=20, rows_per_client=30, test_rows=500, partition_seed=seed
+        )
+
+    one, other = images(0).problem, images(1).problem
+    assert set(np.asarray(one.data.sizes)) <= {29, 30, 31} and np.asarray(one.data.sizes).sum() == 600
+    pixels = [one.data.client(i)["x"] for i in range(20)]
+    assert len(np.unique(np.concatenate(pixels).reshape(600, -1), axis=0)) == 600
+    assert all(len(np.unique(one.data.client(i)["y"])) <= 2 for i in range(20))
+    assert not np.array_equal(pixels[0], other.data.client(0)["x"])
+    for tested in (one.eval_data, other.eval_data):  # seeds are compared on the same images
+        assert len(tested["y"]) == 500
+        np.testing.assert_array_equal(tested["x"], one.eval_data["x"])
+    with pytest.raises(ValueError, match="rows_per_client=3001 is more than there are, 3000: lower it"):
+        fa.examples.mnist_cnn(data_dir=REAL, num_clients=20, rows_per_client=3001)
+    with pytest.raises(ValueError, match="test_rows must be .*at least 1"):
+        fa.examples.mnist_cnn(data_dir=REAL, test_rows=0)
+
+
+@needs_data
 def test_cifar10_resnet20_follows_the_paper():
     example = fa.examples.cifar10_resnet20(data_dir=REAL)
     problem = example.problem

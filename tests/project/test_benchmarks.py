@@ -50,7 +50,7 @@ def test_paper_table_says_what_is_less_than_the_papers(tmp_path):
     arguments = [*size, "FedAvg (all),FedADMM-In 0.1", "--results", "table"]
     printed = ran("paper_table.py", arguments, cwd=tmp_path)
     assert "1.64" in printed and "94.3" in printed  # the paper's
-    assert "* FedADMM-In 0.1: 2 rounds of 300, 4 clients of 200, 1 epochs of 20" in printed
+    assert "* every row: 2 rounds of 300, 4 clients of 200, 1 epochs of 20" in printed
     assert "here 1 of 5 rows ran" in printed
     assert ran("paper_table.py", [*arguments, "--report"], cwd=tmp_path) == printed
     other = "--example 2 --seeds 0 --report --out runs".split()
