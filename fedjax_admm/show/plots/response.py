@@ -21,8 +21,8 @@ def plot_response(tuning: Tuning, x: str | None = None, y: str | None = None, *,
     """A tuning's scores over one or two of its numbers; returns matplotlib's axes.
 
     A score is the mean over seeds at the last rung that its setting reached. Of settings that differ in other names
-    only, the line and the colours show the best. What was not run to the last rung is drawn hollow, small or in italics,
-    what diverged as a cross.
+    only, the line and the colours show the best. What was not run to the last rung is drawn hollow, small or in
+    italics, what diverged as a cross.
 
     Args:
         tuning: What `fa.tune` returned.
