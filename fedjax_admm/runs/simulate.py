@@ -25,13 +25,8 @@ from ..exchange.faults import Faults
 from ..problems.evaluated_rows import check_evaluate
 from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
-from ..storage.run_directory import (
-    SETTINGS,
-    NoDirectory,
-    RunDirectory,
-    as_folder,
-    check_place,
-)
+from ..storage.run_directory import NoDirectory, RunDirectory
+from ..storage.run_files import SETTINGS, as_folder, check_place
 from ..storage.settings import (
     describe,
     describe_algorithm,

@@ -30,7 +30,8 @@ from ..exchange.cohorts import Selection
 from ..problems.evaluation import evaluate_many
 from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
-from ..storage.run_directory import NoDirectory, Restored, RunDirectory, as_folder
+from ..storage.run_directory import NoDirectory, Restored, RunDirectory
+from ..storage.run_files import as_folder
 from ..storage.settings import describe_problem
 from .collected_solves import CollectedSolves
 from .history_builder import HistoryBuilder

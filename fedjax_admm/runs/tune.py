@@ -19,7 +19,7 @@ from ..problems.problem import Problem
 from ..results.climb import Found, climb
 from ..results.history import DivergenceError, RunRecord
 from ..results.tuning import DIRECTIONS, Objective, Tuning, default_direction, label_settings
-from ..storage.run_directory import as_folder
+from ..storage.run_files import as_folder
 from ..storage.settings import CONDITIONS
 from ..storage.tuning_directory import TuningPlan, write_tuning_plan
 from .compare import check_seeds
