@@ -23,11 +23,12 @@ from ..engine import host_data, placement, processes
 from ..engine.devices import on_one_device
 from ..engine.every_client import OWN, EveryClient, sample_of
 from ..engine.execution import Execution
+from ..engine.ledger import RoundInfo
 from ..engine.memory import lane_bytes, size_of
 from ..engine.population import Feed, Population, Room, StoredClients, init_state, make_population
 from ..engine.population.blocks import Homes, devices_here
 from ..engine.population.rows import row_bytes
-from ..engine.rounds import Layout, RoundInfo, Setup
+from ..engine.rounds import Layout, Setup
 from ..exchange.client_time import ClientTime
 from ..exchange.cohorts import Cohorts
 from ..exchange.faults import Faults

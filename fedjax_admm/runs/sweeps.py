@@ -23,8 +23,9 @@ from ..core.vocabulary import VACANT, RunStatus, State
 from ..engine import placement, processes
 from ..engine.devices import everywhere, on_one_device, replicated
 from ..engine.execution import Execution
+from ..engine.ledger import RoundInfo
 from ..engine.population.rows import row_bytes
-from ..engine.rounds import Layout, RoundInfo, Setup
+from ..engine.rounds import Layout, Setup
 from ..engine.sweep import sweep_rounds
 from ..exchange.cohorts import Selection
 from ..problems.evaluation import evaluate_many
