@@ -239,7 +239,7 @@ class FederatedData:
         shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", self.fields)
         return (
             f"FederatedData({self.num_clients} clients, {self.num_positions} rows, "
-            f"{sizes.min()} to {sizes.max()} a client, fields={shapes})"
+            f"{sizes.min()} to {sizes.max()} per client, fields={shapes})"
         )
 
     def _repr_html_(self) -> str:

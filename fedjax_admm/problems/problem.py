@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import itertools
@@ -111,6 +110,10 @@ class Problem:
             object.__setattr__(other, name, value)
         return other
 
+    def __repr__(self) -> str:
+        metrics = "".join(f", metrics={name}" for name in [", ".join(name for name, _ in self.metrics)] if name)
+        return f"Problem({self.data!r}{metrics})"
+
     @property
     def evaluated_data(self) -> FederatedData:
         """The rows that each client is evaluated on: `client_eval_data`, or its own."""
@@ -196,8 +199,12 @@ class Problem:
         batch = kinds(fields, rows)
         check = getattr(function, "check_fields", None)
         if check is not None:  # of what only the values tell, such as labels out of range
-            with contextlib.suppress(KeyError):  # the function itself will fail for it
+            try:
                 check(params, sample(fields), source)
+            except ValueError:
+                raise
+            except Exception:
+                pass  # the function itself will fail for it, with a line that names it
         value = _shape_of(name, function, params, batch, source)
         shape = getattr(value, "shape", None)
         if shape == (rows,) and name == "loss" and not jnp.issubdtype(value.dtype, jnp.floating):

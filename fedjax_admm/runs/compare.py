@@ -65,7 +65,8 @@ def compare(
     ('algorithm', 'seeds', 'loss, final')
     """
     if not isinstance(algorithms, Mapping) or not algorithms:
-        raise ValueError(f"algorithms must be label -> algorithm, at least one, got {algorithms!r}")
+        got = "{}" if algorithms == {} else type(algorithms).__name__
+        raise ValueError(f"algorithms must be label -> algorithm, at least one, got {got}")
     algorithms = {str(label): algorithm for label, algorithm in algorithms.items()}
     labels = tuple(algorithms)
     checks.choice("baseline", labels[0] if baseline is None else baseline, labels)

@@ -114,7 +114,7 @@ class RunDirectory:
         except OSError as error:
             self._unlock()
             reason = f"{error.strerror}: {error.filename}" if error.strerror else error
-            raise ValueError(f"run_dir {str(path)!r} cannot be used ({reason}): choose another, or mend it") from error
+            raise ValueError(f"run_dir {str(path)!r} cannot be used ({reason}): give another directory") from error
         except BaseException:
             self._unlock()
             raise
@@ -497,7 +497,8 @@ def read_run_settings(path: Any) -> dict[str, Any]:
     """
     file = Path(path) / SETTINGS
     if not file.exists():
-        raise ValueError(f"{str(path)!r} has no run: it needs a {SETTINGS}")
+        why = f"it has no {SETTINGS}" if file.parent.exists() else "there is no such directory"
+        raise ValueError(f"no run in {str(path)!r}: {why}")
     settings = read_json(file)
     kinds = {
         "problem": dict, "algorithm": dict, "rounds": int, "execution": dict,
