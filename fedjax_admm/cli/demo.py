@@ -61,7 +61,7 @@ def _demo(
         print(f"{name.replace('_', '-')}: {text}")
     report = write_report(out).resolve()
     print(f"\nreport with pictures: {report}")
-    print("settings of your own: fedjax-admm compare linear --help; your own data and model: docs/how-to/own_problem.md")
+    print("your own settings: fedjax-admm compare linear --help; your own data and model: docs/how-to/own_problem.md")
     if open_report:
         webbrowser.open(report.as_uri())
 
