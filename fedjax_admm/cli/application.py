@@ -18,14 +18,14 @@ fedjax-admm run linear --clients 20 --rows-per-client 50 --dimension 100 --batch
 fedjax-admm run mnist-mini --algorithm fedadmm --rounds 5 --max-epochs 2
 
 The same command again, or `fedjax-admm resume runs/first`, continues a run that was interrupted."""
-COMPARE_HELP = """Compare algorithms, penalties and seeds on one example; with the same seed all see the same clients and rows.
+COMPARE_HELP = """Compare algorithms, penalties and seeds on one example; a seed gives all the same clients and rows.
 
 Example:
 
 fedjax-admm compare linear --clients 20 --rows-per-client 50 --dimension 100 --batch-size 10 --rounds 10 \
 --algorithms fedadmm,fedadmm-insa --penalties 0.1,1 --seeds 0,1 --out runs/comparison
 
-The same command again, or `fedjax-admm resume runs/comparison`, continues, and adds seeds or algorithms that are new."""
+The same command again, or `fedjax-admm resume runs/comparison`, continues; new seeds or algorithms are added."""
 TUNE_HELP = """Try many settings of one algorithm on one example, and find the best.
 
 Example:
