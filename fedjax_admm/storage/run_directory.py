@@ -123,7 +123,7 @@ class RunDirectory:
         except OSError as error:
             self._unlock()
             reason = f"{error.strerror}: {error.filename}" if error.strerror else error
-            raise ValueError(f"run_dir {str(path)!r} cannot be used ({reason}): choose another, or mend it") from error
+            raise ValueError(f"run_dir {str(path)!r} cannot be used ({reason}): give another directory") from error
         except BaseException:
             self._unlock()
             raise

@@ -55,7 +55,8 @@ def read_run_settings(path: Any) -> dict[str, Any]:
     """
     file = Path(path) / SETTINGS
     if not file.exists():
-        raise ValueError(f"{str(path)!r} has no run: it needs a {SETTINGS}")
+        why = f"it has no {SETTINGS}" if file.parent.exists() else "there is no such directory"
+        raise ValueError(f"no run in {str(path)!r}: {why}")
     settings = read_json(file)
     kinds = {
         "problem": dict, "algorithm": dict, "rounds": int, "execution": dict,
