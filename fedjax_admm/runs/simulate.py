@@ -275,8 +275,8 @@ def check_run(
     check_evaluate(evaluate)
     check_client_evaluation(evaluate_clients_every, evaluate_clients)
     checks.number("checkpoint_seconds", checkpoint_seconds, at_least=0)
-    if on_round is not None and not callable(on_round):
-        raise ValueError(f"on_round must be a function of a row, got {on_round!r}")
+    if on_round is not None:
+        checks.function("on_round", on_round, "(row) or (row, state)", arguments=(1, 2))
     check_conditions(faults, client_time)
     if run_dir is not None:
         check_place(as_folder(run_dir), SETTINGS)

@@ -130,7 +130,7 @@ def _response(tuning: Tuning) -> str:
     close(axes.figure)
     data = base64.b64encode(file.getvalue()).decode()
     text = f"{tuning.objective.title} over {axes.get_xlabel()}, {axes.get_ylabel()}"
-    caption = "The response: hollow or in italics what was dropped before the last rung, a cross what diverged"
+    caption = "The response: hollow, small or in italics what was dropped before the last rung, a cross what diverged"
     image = f'<img alt="{escape(text)}" src="data:image/png;base64,{data}" style="max-width: 100%">'
     return f"<h3>Response</h3><figure><figcaption>{caption}</figcaption>{image}</figure>"
 
