@@ -27,6 +27,11 @@ from fedjax_admm.storage.growing_files import solve_dtype
 PLACE = re.compile(r"^\{\{ (\w+)(?: (\S+))? \}\}$", re.MULTILINE)
 MENTION = re.compile(r"(?<![\[`])`fa\.([a-zA-Z_.]+)([^`]*)`(?![\]`])")
 FENCE = re.compile(r"(^```.*?^```$|^#+ [^\n]*$)", re.DOTALL | re.MULTILINE)
+HELPERS = {  # what only the package itself calls
+    "criteria": {"checked"},
+    "penalties": {"Level", "adapt", "bounds_of", "count_at_bound", "pools", "start"},
+    "prox": {"Own", "checked"},
+}
 
 
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:
@@ -57,7 +62,10 @@ def _documented_modules() -> set[str]:
 def public_names(module: ModuleType) -> list[str]:
     """What a module offers, in the order of its source; where it says so itself, in that order."""
     own = [name for name, part in vars(module).items() if getattr(part, "__module__", "") == module.__name__]
-    return list(getattr(module, "__all__", [name for name in own if not name.startswith("_")]))
+    helpers = HELPERS.get(module.__name__.rpartition(".")[2], set())
+    if not helpers <= set(own):
+        raise ValueError(f"{module.__name__} has no {', '.join(helpers - set(own))}: take it out of HELPERS")
+    return list(getattr(module, "__all__", [name for name in own if not name.startswith("_") and name not in helpers]))
 
 
 def make_members(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Federated methods, one file per family: whatever a module here names in its `__all__`."""
+"""Federated methods. Each module of this folder is one family; `__all__` names its methods."""
 
 from __future__ import annotations
 

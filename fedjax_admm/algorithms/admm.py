@@ -290,48 +290,50 @@ def fedadmm(
 ) -> FedADMM:
     """FedADMM (Algorithm 1), and by its arguments every mixture of the paper's parts.
 
-    Each selected client solves, from z^k to its maximum of epochs or until the criterion holds, and moves its dual:
+    Each selected client solves its local problem, starting from z^k, until its maximum of epochs or until the
+    criterion holds, and then updates its dual:
 
         min_u f_i(u) - <lambda_i, u - z^k> + beta_i / 2 ||u - z^k||^2,
         lambda_i+ = lambda_i - beta_i (u_i+ - z^k).
 
-    The server averages what it holds of all clients, and keeps a little of its former model:
+    The server averages what it knows of all clients, and keeps a little of its previous model:
 
         z_hat = sum_i alpha_i (beta_i u_i - lambda_i) / sum_i alpha_i beta_i,
         z^{k+1} = (z_hat + delta z^k) / (1 + delta).
 
     Args:
         local: How a client solves its subproblem.
-        penalty: beta_i^0 above 0, a number or one per client [clients].
+        penalty: The initial penalty beta_i^0 above 0, a number or one per client [clients].
         delta: The server's memory, at least 0.
-        criterion: When a local solve may stop early; by default it does its maximum of epochs.
+        criterion: When a local solve may stop early; by default it runs to its maximum of epochs.
         penalty_rule: How beta_i changes after a solve; by default not at all.
-        unselected_penalty: With which penalty the server counts a client that it did not select: its "current" one
-            (Algorithm 3 read literally; needs u and lambda apart, so 2 n + 1 floats up) or the one last "sent"
-            (n + 1 floats up). By default "sent" without a penalty rule, where they are the same, else "current".
-        heard: The clients that the server counts: "all" from the start, as in the paper, where one that was never
-            selected stands at z^0; or "only" those that it has heard from. With large populations "all" holds the
-            server back: a round moves it by the cohort's share of the clients at most. With every client in every round
-            there is no difference.
-        forgetting: The factor, above 0 and at most 1, by which a client's message counts less with every round since.
-            1 forgets nothing. Below 1 the first rounds are faster, but z does not settle: it keeps the noise of which
-            clients were selected. Where either is not the paper's, "current" penalties need 2 n + 2 floats up. "auto"
-            lets the server find out a factor for each round, from how far and how unanimously its clients' messages
-            lead away from what it remembers (`fading` has the rule): small at first, then 1. It takes 4 floats more
-            up and 1 more down.
-        server_step: eta above 0 of Gong et al., whose server keeps no sums but steps along the selected clients' mean
+        unselected_penalty: The penalty with which the server counts a client that was not selected: its "current" one
+            (Algorithm 3 taken literally; u and lambda have to be sent separately, so 2 n + 1 floats up) or the one
+            last "sent" (n + 1 floats up). By default "sent" without a penalty rule, when the two are the same, and
+            otherwise "current".
+        heard: Which clients the server counts: "all" from the start, as in the paper, with z^0 for a client that was
+            never selected; or "only" those that have sent something. With large populations "all" slows the server
+            down: a round moves it at most by the cohort's share of all clients. With every client in every round there
+            is no difference.
+        forgetting: The factor, above 0 and at most 1, by which a client's message counts less in each later round. 1
+            forgets nothing. Below 1 the first rounds are faster, but z does not converge: it keeps the noise from the
+            choice of clients. With "auto" the server chooses a factor for each round, from how far and how unanimously
+            the clients' messages lead away from what it remembers (the rule is in `fading`): small at first, then 1.
+            "auto" takes 4 more floats up and 1 more down. If heard or forgetting is not the paper's, "current"
+            penalties need 2 n + 2 floats up.
+        server_step: eta above 0 of Gong et al., whose server keeps no sums but moves along the selected clients' mean
             change: z^{k+1} = z^k + eta sum alpha_i beta_i Delta_i / sum alpha_i beta_i, where Delta_i is the change of
-            u_i - lambda_i / beta_i. With equal weights and penalties, eta = |S| / m is the average over all m clients,
-            which is what None computes. A larger one is faster at first and does not converge.
-        server_prox: The proximal map of a term g that the problem has besides the clients' losses (Wang, Marella and
-            Anderson): `fa.prox.l1(weight)`, `l2`, `box`, `nonnegative` or a function (params, step) -> params. It is
-            applied to z^{k+1} with step 1 / ((1 + delta) sum alpha_i beta_i).
+            u_i - lambda_i / beta_i. With equal weights and penalties, eta = |S| / m gives the average over all m
+            clients, which is also what None computes. A larger eta is faster at first but does not converge.
+        server_prox: The proximal map of a term g that is added to the clients' losses (Wang, Marella and Anderson):
+            `fa.prox.l1(weight)`, `l2`, `box`, `nonnegative` or a function (params, step) -> params. It is applied to
+            z^{k+1} with step 1 / ((1 + delta) sum alpha_i beta_i).
         dual_step: a, at least 0, a number or one per client [clients]: lambda_i+ = lambda_i - a beta_i (u_i+ - z^k).
-        start: Where a solve begins: at the "server"'s z^k, or at the "client"'s own u_i^k.
-        local_rounds: k0 of Zhou and Li: how often a selected client solves and does its dual step in a round, all with
-            the same z^k, before it sends. Each solve has up to `max_epochs` epochs. The more there are, the nearer is a
-            round to a step of gradient descent, z^{k+1} = z^k - sum alpha_i grad f_i(z^k) / sum alpha_i beta_i with all
-            clients. A criterion whose tolerance decays, decays by rounds.
+        start: Where a solve starts: at the "server"'s z^k, or at the "client"'s own u_i^k.
+        local_rounds: k0 of Zhou and Li: how many times a selected client solves and updates its dual in a round, with
+            the same z^k, before it sends. Each solve has up to `max_epochs` epochs. The larger k0, the closer a round
+            with all clients is to a step of gradient descent, z^{k+1} = z^k - sum alpha_i grad f_i(z^k) / sum alpha_i
+            beta_i. A decaying tolerance decays with the rounds, not within one.
 
     >>> fedadmm(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).delta
     0.0
@@ -399,19 +401,21 @@ def fedadmm_in(
     heard: str = "all",
     forgetting: float | str = 1.0,
 ) -> FedADMM:
-    """FedADMM-In (Algorithm 2): FedADMM whose local solves end at the inexactness criterion (3.7).
+    """FedADMM-In (Algorithm 2): FedADMM with the paper's stopping criterion (3.7) for local solves.
 
     Args:
         local: How a client solves its subproblem.
         penalty: beta_i above 0, a number or one per client [clients].
-        c: The modulus of strong convexity c_i of the clients' losses, a number or one per client [clients].
+        c: The modulus of strong convexity c_i of the clients' losses, a number or one per client [clients]. A larger c
+            stops earlier.
         delta: The server's memory, at least 0.
-        reference: The criterion compares with the residual at "server", z^k, or at "client", u_i^k.
-        residual: How the residual is obtained: "exact", "epoch_mean" or "verified" (see `criteria`).
-        sigma_factor: Sigma is this share of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.
-        criterion: Another criterion instead; c, reference, residual and sigma_factor are then not used.
-        heard: Whether the server counts "all" clients from the start or "only" those heard from, see `fedadmm`.
-        forgetting: The factor by which a message counts less with every round since, or "auto", see `fedadmm`.
+        reference: Where the residual is measured that the criterion compares with: "server", z^k, or "client", u_i^k.
+        residual: How the residual is measured: "exact", "epoch_mean" or "verified" (see `criteria`).
+        sigma_factor: Sigma as a fraction of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.
+        criterion: Another criterion instead of (3.7); c, reference, residual and sigma_factor are then not used.
+        heard: Whether the server counts "all" clients from the start, or "only" those that have sent something; see
+            `fedadmm`.
+        forgetting: The factor by which a message counts less in each later round, or "auto"; see `fedadmm`.
 
     >>> fedadmm_in(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0, reference="client").criterion.c
     0.01
@@ -437,15 +441,16 @@ def fedadmm_insa(
     heard: str = "all",
     forgetting: float | str = 1.0,
 ) -> FedADMM:
-    """FedADMM-InSa (Algorithm 3): FedADMM-In whose penalties balance gap and movement (3.15).
+    """FedADMM-InSa (Algorithm 3): FedADMM-In with penalties that adapt to balance gap and movement (3.15).
 
     The criterion's sigma follows each client's current penalty.
 
     Args:
-        mu: The penalty changes if gap and penalty * movement differ by more than this factor, above 1.
+        mu: The penalty changes if the client's gap to the server and penalty * movement differ by more than this
+            factor, above 1.
         tau: The factor by which the penalty changes, above 1.
-        unselected_penalty: The server counts a client that it did not select with its "current" penalty or with the
-            one last "sent".
+        unselected_penalty: The penalty with which the server counts a client that was not selected: its "current" one
+            or the one last "sent"; see `fedadmm`.
 
     The other arguments are `fedadmm_in`'s.
 

@@ -80,12 +80,12 @@ def fedavg(
 
     Args:
         local: How a client minimises its loss.
-        average: "selected", z^{k+1} = sum alpha_i u_i / sum alpha_i over the selected clients, the usual one and
-            without memory for the others; or "all", z^{k+1} = sum alpha_i u_i over every client's last model,
-            selected or not, as in the paper's experiments.
+        average: "selected", z^{k+1} = sum alpha_i u_i / sum alpha_i over the selected clients, which is the usual
+            FedAvg; or "all", z^{k+1} = sum alpha_i u_i over every client's last model, selected or not, as in the
+            paper's experiments.
         criterion: When a local solve may stop early; by default it runs to `local.max_epochs`.
-        server: An optimizer that takes the averaged update as its step, `ServerStep(...)`; by default the update
-            itself.
+        server: A `ServerStep(...)`, an optimizer that the server applies to the averaged update; by default the update
+            is added as it is.
 
     >>> fedavg(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5)).average
     'selected'

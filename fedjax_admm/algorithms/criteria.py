@@ -1,31 +1,34 @@
 """When a client's local solve is accurate enough.
 
-A criterion compares the norm of the subproblem's residual e (3.6) with a tolerance. It has
+A criterion compares the norm of the residual e, the gradient of the client's local problem (3.6), with a tolerance. It
+has
 
-* `residual`: None (never looks), "exact" (a gradient over all of the client's rows), "epoch_mean" (the mean of
-  the epoch's stochastic residuals, free but an average along the way) or "verified" (an exact look only when
-  the epoch mean says stop);
+* `residual`: how e is measured: None (never), "exact" (a gradient over all of the client's rows), "epoch_mean" (the
+  mean of the epoch's stochastic residuals, which is free but an average over the epoch) or "verified" (an exact check
+  only when the epoch mean says stop);
 * `reference`: None, "server" (||e|| at z^k) or "client" (||e|| at u_i^k), for `progress.reference_residual`;
 * `tolerance(progress)` and `sigma(progress)`, pure functions of one solve's `LocalProgress`;
-* `floor`: an absolute residual below which a solve stops whatever the tolerance says;
-* optionally `needs_noise = True`, for `progress.residual_noise`; without it nothing is computed for that.
+* `floor`: an absolute residual below which a solve stops in any case;
+* optionally `needs_noise = True`, if it uses `progress.residual_noise`, which is otherwise not computed.
 
-What a solve of n epochs costs, in passes over the client's rows, with a relative criterion: "epoch_mean" n + 1 (one for
-the reference), "verified" n + 2 and one for each time that the exact look refuses, "exact" 2 n + 1; the last two one
-less at the maximum, where nothing is looked at, and "exact" one more with the client's reference, since it looks at z
-too.
+Cost of a solve of n epochs with a relative criterion, in passes over the client's rows: "epoch_mean" n + 1 (one for
+the reference), "verified" n + 2 and one for each exact check that refuses, "exact" 2 n + 1. The last two cost one less
+if the solve runs to its maximum, after which nothing is checked. With the client's reference "exact" costs one more,
+since it is also checked at z.
 
-When the epoch mean can be trusted: take a direction of curvature h (the penalty included) and S steps of rate eta an
-epoch. While eta h < 1 it is an average on the way down, larger than the residual at the epoch's end: the solve errs
-towards more epochs. With one batch an epoch it is the residual at the epoch's start: a stop comes one epoch late. It is
-too small, and a solve may stop too soon, where steps overshoot and the terms cancel (eta h near 2: at 1.9 and S = 5 it
-is 0.28 of the residual at the end), and at the noise floor, where an epoch's steps forget its start (S eta h well above
-1: it is about sqrt2 / (S eta h) of the exact residual there, which more epochs would not lower). "verified" is safe in
-both. The second is the usual one: `benchmarks/refusals.py` counts looks that refuse, with batches and without noise.
+When can the epoch mean be trusted? Consider a direction of curvature h (including the penalty) and S steps of rate eta
+per epoch. If eta h < 1, the epoch mean averages a decreasing residual, so it is larger than the residual at the end of
+the epoch, and the solve may do more epochs than needed. With one batch per epoch it is the residual at the start of
+the epoch, and the solve stops one epoch late. It is too small, so that a solve may stop too soon, in two cases. First,
+if steps overshoot and the terms cancel (eta h near 2: for 1.9 and S = 5 it is 0.28 times the residual at the end).
+Second, at the noise floor, where S eta h is well above 1: there it is about sqrt2 / (S eta h) times the exact
+residual, which more epochs would not lower. "verified" is safe in both cases. The second is the usual one:
+`benchmarks/refusals.py` counts checks that refuse, with and without noise.
 
-With a full gradient the residual at each iterate is at hand and all three residuals are the exact one.
-A new criterion is a `record` with these; its numbers may be one per client, its words are compiled in (`fa.static`).
-What it lacks is told when a simulation is made (`contract`). One that is strict at first and loose later:
+If each step uses the full gradient, the residual is known at each step and all three kinds are exact. Your own
+criterion is a `fa.record` with these members. Its numbers may be one per client; declare strings with `fa.static()`.
+If something is missing, making the simulation fails and says what. Here is one that is strict at first and loose
+later:
 
 >>> @fa.record
 ... class Loosening:
@@ -62,7 +65,7 @@ MEMBERS = ("tolerance", "sigma", "residual", "reference", "floor")
 
 
 class Criterion(Protocol):
-    """What the engine asks of a criterion; `needs_noise = True` besides, if it looks at `progress.residual_noise`."""
+    """The members of a criterion. If it uses `progress.residual_noise` it also has `needs_noise = True`."""
 
     @property
     def residual(self) -> str | None: ...
@@ -182,8 +185,8 @@ def run_to_maximum() -> RunToMaximum:
 def constant_tolerance(eps: Any, *, residual: str = "exact") -> DecayingTolerance:
     """Stop when ||e(u)|| <= eps: the preset accuracy that the paper argues against.
 
-    An exact residual is looked at before each epoch, so a client that is accurate enough already does none; the other
-    two are known after an epoch.
+    An exact residual is checked before each epoch, so a client that is already accurate enough does none. The other
+    two are only known after an epoch.
 
     Args:
         eps: The tolerance, above 0; a number, or one per client [clients].
@@ -206,7 +209,7 @@ def decaying_tolerance(eps: Any, factor: Any = 0.9, *, residual: str = "exact") 
 
     Args:
         eps: The tolerance of the first round, above 0; a number, or one per client [clients].
-        factor: Above 0 and at most 1, which is a constant tolerance; likewise.
+        factor: Above 0 and at most 1, which gives a constant tolerance; a number, or one per client [clients].
         residual: "exact", "epoch_mean" or "verified".
 
     >>> decaying_tolerance(0.1, factor=0.5).factor
@@ -235,7 +238,7 @@ def decaying_squared_tolerance(eps: Any, factor: Any = 0.95, *, residual: str = 
 
     Args:
         eps: The bound on the squared norm in the first round, above 0; a number, or one per client [clients].
-        factor: In (0, 1), likewise. The authors' program has 0.95.
+        factor: In (0, 1); a number, or one per client [clients]. The authors' program uses 0.95.
         residual: "exact", "epoch_mean" or "verified".
 
     >>> decaying_squared_tolerance(4.0, factor=0.25)
@@ -252,13 +255,13 @@ def decaying_squared_tolerance(eps: Any, factor: Any = 0.95, *, residual: str = 
 def summable_tolerance(eps: Any, power: Any = 2.0, *, residual: str = "exact") -> SummableTolerance:
     """Stop when ||e(u)|| <= eps / (k + 1)^power in round k = 0, 1, ..., tolerances with a finite sum.
 
-    With convex f_i and a constant penalty beta the subproblem is strongly convex, so the distance to its solution
-    is at most ||e|| / beta: the errors have a finite sum, and the ADMM converges as an exact one does. The theorem
-    is for all clients in every round, exact residuals, and a maximum of epochs that never ends a solve.
+    With convex f_i and a constant penalty beta the local problem is strongly convex, so the distance to its solution
+    is at most ||e|| / beta. The errors then have a finite sum, and ADMM converges as with exact solves. The theorem
+    requires all clients in every round, exact residuals, and that no solve ends at its maximum of epochs.
 
     Args:
         eps: The tolerance of the first round, above 0; a number, or one per client [clients].
-        power: Above 1, else the sum is infinite; likewise.
+        power: Above 1, since otherwise the sum is infinite; a number, or one per client [clients].
         residual: "exact", "epoch_mean" or "verified".
 
     >>> summable_tolerance(0.1, power=1.5).power
@@ -285,16 +288,17 @@ def sampling_noise(factor: Any = 1.0, *, residual: str = "epoch_mean") -> Sampli
     of one row's residual, whatever the batches' sizes: the squared standard error of e, the client's rows taken as a
     sample. Below it, further steps fit these rows rather than what they were drawn from.
 
-    Limits. There is no estimate from one batch: with `batch_size=None`, and for clients with no more rows than a
-    batch, every solve runs to its maximum. With few batches it is rough. The noise is summed over all parameters:
-    where these are more than the rows, ||e|| may be about its noise at any point (on least squares with 50 rows of
-    500 parameters, far from the optimum, a factor of 1 stopped within ten epochs and 0.7 not in fifty). The tolerance
-    does not go to zero, so no theorem on inexact ADMM covers it.
+    Limits. One batch gives no estimate: with `batch_size=None`, and for clients with no more rows than a batch, every
+    solve runs to its maximum. With few batches the estimate is rough. The noise is summed over all parameters. If
+    there are more parameters than rows, ||e|| may be about as large as its noise at any point (on least squares with
+    50 rows and 500 parameters, far from the optimum, a factor of 1 stopped within ten epochs, and 0.7 not within
+    fifty). The tolerance does not go to zero, so no theorem on inexact ADMM covers it.
 
     Args:
         factor: Above 0; a number, or one per client [clients].
-        residual: "epoch_mean" costs no gradient but the parameters move: their drift counts as noise, so it stops
-            sooner. "exact" and "verified" take both numbers at the same parameters, a full gradient each time.
+        residual: "epoch_mean" costs no extra gradients, but the parameters move during the epoch and this drift counts
+            as noise, so it stops sooner. "exact" and "verified" measure both numbers at the same parameters, with a
+            full gradient each time.
 
     >>> sampling_noise(0.5).residual
     'epoch_mean'
@@ -329,12 +333,13 @@ def relative_residual(
 
     Args:
         c: The modulus of strong convexity, above 0; a number, or one per client [clients].
-        sigma: In (0, 1), likewise.
-        reference: "server" compares with ||e(z^k)|| (Remark 3.4, what the paper's experiments do), "client" with
-            ||e(u_i^k)|| (3.7), which Theorem 3.3 covers; then a solve may hold at its start and do no epoch.
+        sigma: In (0, 1); a number, or one per client [clients].
+        reference: "server" compares with ||e(z^k)|| (Remark 3.4, as in the paper's experiments), "client" with
+            ||e(u_i^k)|| (3.7), which Theorem 3.3 covers. With the latter the criterion may hold at the start, so that
+            a solve does no epoch.
         residual: "exact", "epoch_mean" or "verified".
         sigma_factor: With `c`, the share of sigma's bound that is used, below 1.
-        floor: Stop too when ||e(u)|| <= floor; in single precision a relative criterion cannot be met near the
+        floor: Also stop when ||e(u)|| <= floor. In single precision a relative criterion cannot be met near the
             optimum, and without a floor each later solve runs to its maximum.
 
     >>> relative_residual(c=0.01).reference

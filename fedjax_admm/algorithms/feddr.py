@@ -32,24 +32,24 @@ def feddr(
     server_prox: Any = None,
     start: str = "server",
 ) -> FedADMM:
-    """FedDR: Douglas-Rachford splitting of min sum alpha_i f_i(x) + g(x), with as many clients a round as there are.
+    """FedDR: Douglas-Rachford splitting of min sum alpha_i f_i(x) + g(x), with any number of clients per round.
 
     Each selected client moves y_i+ = y_i + relaxation (z - u_i) and solves
 
         u_i+ = argmin f_i(u) + beta_i / 2 ||u - y_i+||^2.
 
-    Then z is the proximal map of g at the mean of 2 u_i - y_i over all clients, by alpha_i beta_i, those included that
-    were not selected. With `relaxation=1` it is `fedadmm`.
+    Then z is the proximal map of g at the mean of 2 u_i - y_i over all clients, selected or not, weighted by alpha_i
+    beta_i. With `relaxation=1` it is `fedadmm`.
 
-    The clients' rows are those of `fedadmm`: `client_params` u_i, and `duals`, beta_i (y_i - u_i).
+    A client's state is that of `fedadmm`: `client_params` u_i, and `duals`, beta_i (y_i - u_i).
 
     Args:
         local: How a client computes its proximal map.
         penalty: beta_i = 1 / eta above 0, a number or one per client [clients].
-        relaxation: The paper's alpha, above 0 and below 2. The authors' program has 1.9.
+        relaxation: The paper's alpha, above 0 and below 2. The authors' program uses 1.9.
         criterion: When a local solve may stop early; by default it does its maximum of epochs.
         server_prox: The proximal map of g, see `fedadmm`.
-        start: Where a solve begins: at the "server"'s z, or at the "client"'s own u_i, as in the authors' program.
+        start: Where a solve starts: at the "server"'s z, or at the "client"'s own u_i, as in the authors' program.
 
     >>> feddr(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).relaxation
     1.9

@@ -85,8 +85,8 @@ def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = No
 
         min_u f_i(u) - <g_i, u> + a_i / 2 ||u - z^k||^2:
 
-    in this package's subproblem linear = +g_i, its dual. An exact solve has grad f_i(u_i+) = g_i - a_i (u_i+ - z^k).
-    Then
+    (in this package's subproblem, linear = +g_i, the client's dual). An exact solve has grad f_i(u_i+) = g_i - a_i
+    (u_i+ - z^k). Then
 
         g_i+    = g_i - a_i (u_i+ - z^k),                                         its gradient at its own optimum,
         h+      = h - sum alpha_i a_i (u_i+ - z^k),                               over the selected clients,
@@ -97,8 +97,8 @@ def feddyn(local: LocalSolver, penalty: Any, *, criterion: Criterion | None = No
     grad f_i(z) = 0: the minimiser of sum alpha_i f_i. `penalty = a / (m alpha)` is the paper's method with one a on
     the losses m alpha_i f_i. With all clients selected in every round it is `fedadmm` without memory.
 
-    The clients' rows are `duals`, g_i [clients, ...], 0 at first. A selected client sends a_i (u_i+ - z^k), n floats,
-    and a_i where clients have penalties of their own.
+    A client's state is `duals`, g_i [clients, ...], 0 at the start. A selected client sends a_i (u_i+ - z^k), n
+    floats, and also a_i if clients have their own penalties.
 
     Args:
         local: How a client solves its subproblem.

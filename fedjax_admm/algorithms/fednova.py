@@ -79,7 +79,7 @@ def fednova(
     criterion: Criterion | None = None,
     server: ServerStep | None = None,
 ) -> FedNova:
-    """FedNova: FedAvg, or FedProx, whose clients' updates are divided by the length of their work.
+    """FedNova: FedAvg or FedProx, with each client's update normalised by how much the client has worked.
 
     Each selected client does tau_i steps from z^k, which end at u_i+ = z - eta_i sum_s a_is g_is, and sends
     d_i = (u_i+ - z) / ||a_i||_1. Then, both sums over the selected clients with weights p_i that sum to one,
@@ -92,21 +92,22 @@ def fednova(
         [tau_i - rho (1 - rho^tau_i) / (1 - rho)] / (1 - rho)    with momentum rho, which begins anew in every solve,
         [1 - (1 - eta_i mu)^tau_i] / (eta_i mu)                  with a proximal term mu.
 
-    The paper has none for momentum and a proximal term at once, so they are refused.
+    The paper has no formula for momentum and a proximal term together, so this is refused.
 
-    Where all clients do as many plain steps it is FedAvg. A selected client sends d_i and tau_i, n + 1 floats.
+    If all clients do the same number of plain steps, it is FedAvg. A selected client sends d_i and tau_i, n + 1
+    floats.
 
     Args:
-        local: With `optax.sgd`, plain or with `options={"momentum": rho}`, whose factors are known. Clients may differ
-            in epochs, rows and when a criterion ends them: tau_i is what was done.
+        local: With `optax.sgd`, plain or with `options={"momentum": rho}`, since their factors are known. Clients may
+            differ in epochs, in rows and in when a criterion stops them: tau_i is the number of steps done.
         proximal: mu of FedProx's mu / 2 ||u - z||^2, above 0 and below 1 / eta_i, a number or one per client
             [clients]; None: no such term.
-        effective: How tau_eff counts a client's work: its "steps", as in the paper, or "norm", ||a_i||_1, as in the
-            authors' program with momentum. With "norm" equal work is FedAvg's or FedProx's step also with momentum or a
-            proximal term.
+        effective: How tau_eff counts a client's work: by its "steps", as in the paper, or by the "norm" ||a_i||_1, as
+            in the authors' program with momentum. With "norm" and equal work the method is FedAvg or FedProx, also
+            with momentum or a proximal term.
         criterion: When a local solve may stop early; by default it runs to `local.max_epochs`.
-        server: An optimizer that takes tau_eff sum p_i d_i as its step, `ServerStep(...)`; by default the step itself.
-            The program's server momentum is `options={"momentum": rho}` of it.
+        server: A `ServerStep(...)`, an optimizer that the server applies to tau_eff sum p_i d_i; by default that is
+            added as it is. The server momentum of the authors' program is its `options={"momentum": rho}`.
 
     >>> fednova(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=[1, 5, 2]), effective="norm").effective
     'norm'

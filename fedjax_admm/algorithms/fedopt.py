@@ -31,7 +31,7 @@ def fedavgm(
 ) -> Averaging:
     """FedAvgM: the server's step has momentum, v+ = beta v + Delta and z+ = z + eta v+.
 
-    Delta = sum alpha_i (u_i+ - z) / sum alpha_i over the selected clients, and v = 0 at first.
+    Delta = sum alpha_i (u_i+ - z) / sum alpha_i over the selected clients, and v = 0 at the start.
 
     Args:
         local: How a client minimises its loss.
@@ -56,13 +56,13 @@ def fedadagrad(
 ) -> Averaging:
     """FedAdagrad: m+ = beta1 m + (1 - beta1) Delta, v+ = v + Delta^2, z+ = z + eta m+ / (sqrt(v+) + tau).
 
-    Delta is as in `fedavgm`, m = 0 and v = tau^2 at first.
+    Delta is as in `fedavgm`; m = 0 and v = tau^2 at the start.
 
     Args:
         local: How a client minimises its loss.
         server_learning_rate: eta, above 0. Reddi et al. tune it over powers of 10^(1/2).
         beta1: How much of m stays, at least 0 and below 1.
-        server_tau: tau, how adaptive the server is, above 0: the smaller, the more.
+        server_tau: tau, above 0: the smaller it is, the more adaptive the server.
         criterion: When a local solve may stop early; by default it runs to `local.max_epochs`.
 
     >>> fedadagrad(LocalSolver(learning_rate=0.1, max_epochs=5)).server.options["tau"]
@@ -83,7 +83,7 @@ def fedadam(
 ) -> Averaging:
     """FedAdam: FedAdagrad with v+ = beta2 v + (1 - beta2) Delta^2.
 
-    Without the correction of bias that Adam has elsewhere, as in the paper: the first steps are the shorter for beta1.
+    As in the paper, without Adam's usual bias correction, so with a large beta1 the first steps are short.
 
     Args:
         beta2: How much of v stays, at least 0 and below 1.
@@ -109,7 +109,7 @@ def fedyogi(
     """FedYogi: FedAdam with v+ = v - (1 - beta2) Delta^2 sign(v - Delta^2).
 
     Args:
-        beta2: 1 - beta2 of a square is how far v moves; at least 0 and below 1.
+        beta2: v moves by 1 - beta2 times the square; at least 0 and below 1.
 
     The other arguments are `fedadagrad`'s.
 

@@ -78,7 +78,7 @@ def fedpd(
     criterion: Criterion | None = None,
     start: str = "client",
 ) -> FedPD:
-    """FedPD: all clients solve in every round, and exchange with the server in those rounds that a coin picks.
+    """FedPD: all clients solve in every round, and a coin decides in which rounds they communicate with the server.
 
     With its own center z_i, each client solves min_u f_i(u) - <lambda_i, u> + beta_i / 2 ||u - z_i||^2, and then
 
@@ -88,24 +88,24 @@ def fedpd(
 
         z_i+ = z = sum alpha_i beta_i c_i / sum alpha_i beta_i;
 
-    else nothing is sent, z stays, and z_i+ = c_i. With `skip=0` it is `fedadmm(start="client")` with every client in
-    every round. With `skip` above 0 it does not converge to the minimiser of sum alpha_i f_i, unless the f_i agree: the
-    paper's theory leaves an error in proportion to their dissimilarity.
+    Otherwise nothing is sent, z stays as it is, and z_i+ = c_i. With `skip=0` it is `fedadmm(start="client")` with
+    every client in every round. With `skip` above 0 it does not converge to the minimiser of sum alpha_i f_i, unless
+    the f_i have the same minimiser: the paper's theory leaves an error in proportion to their dissimilarity.
 
-    The history's rounds are the paper's: silent ones count their gradients, and no floats. The coins follow from the
-    run's seed. The paper has equal weights and one penalty 1 / eta. It is not defined for a part of the clients:
+    Every round is in the history; one without communication counts its gradients and no floats. The coins follow from
+    the run's seed. The paper has equal weights and one penalty 1 / eta. The method is only defined for all clients, so
     `participation` must be 1. A client that fails or drops out counts as if its c_i were z.
 
-    The clients' rows are `client_params` u_i, `duals` lambda_i, `centers` c_i, and `alone`: whether c_i is the client's
+    A client's state is `client_params` u_i, `duals` lambda_i, `centers` c_i, and `alone`, whether c_i is the client's
     center.
 
     Args:
         local: How a client solves its subproblem.
         penalty: beta_i = 1 / eta above 0, a number or one per client [clients].
-        skip: The probability p of a round without exchange, at least 0 and below 1.
+        skip: The probability of a round without communication, at least 0 and below 1.
         criterion: When a local solve may stop early; by default it does its maximum of epochs.
-        start: Where a solve begins: at the "client"'s own u_i, as in the paper's oracle I, or at the "server"'s z, or
-            the client's center in its place.
+        start: Where a solve starts: at the "client"'s own u_i, as in the paper's oracle I, or at the "server"'s z,
+            which is replaced by the client's center after rounds without communication.
 
     >>> fedpd(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0, skip=0.5).skip
     0.5

@@ -22,19 +22,19 @@ LEAST_FILLED = 0.9
 
 @record
 class LocalSolver:
-    """Gradient steps on the client's subproblem, by any optax optimizer, afresh in every solve.
+    """How a client trains: steps of any optax optimizer on its local problem. The optimizer starts afresh in every
+    solve.
 
     Attributes:
         learning_rate: A number, or one per client [clients].
-        batch_size: Rows of a step. An epoch visits each row once, in an order that depends on (seed, round, client,
-            epoch) alone; the last batch has what is left. None: one step an epoch, with the full gradient.
-        max_epochs: A whole number, or one per client [clients].
+        batch_size: Rows per step. An epoch visits each row once, in an order that depends only on (seed, round,
+            client, epoch); the last batch may be smaller. None: one step per epoch, with the full gradient.
+        max_epochs: The most epochs of a solve: a whole number, or one per client [clients].
         optimizer: A factory, called with the learning rate: `optax.sgd`, `optax.adam`, `optax.lbfgs` or your own
             function, defined once (a new lambda or `functools.partial` for each run compiles anew). A line search
-            evaluates the step's own objective: the batch's, or all rows' with a full gradient. Each evaluation
-            counts as a gradient of those rows.
-        options: The factory's other numbers by their names, `{"momentum": 0.9}`. They are traced, as the learning rate
-            is, and may be one per client too. None leaves the factory's own.
+            evaluates the objective on the rows of the step. Each evaluation counts as a gradient of those rows.
+        options: Other numbers for the factory, by name, such as `{"momentum": 0.9}`. Like the learning rate they can
+            change without recompiling, and may be one per client. None keeps the factory's defaults.
 
     >>> LocalSolver(learning_rate=0.01, batch_size=50, max_epochs=20).max_epochs
     20

@@ -1,10 +1,10 @@
 """How a client's penalty changes after its solve.
 
-A simple rule is a `record` with `__call__(penalty, consensus_gap, movement) -> penalty`, for one client. A rule that
-remembers something of each client, or wants more than these two lengths, has `start(params) -> memory` besides, a dict
-of arrays, and is called as `rule(penalty, seen, memory) -> (penalty, memory)` with an `Evidence`. Its numbers may be
-one per client; in the call they are this client's. `adapt` keeps every penalty within the rule's bounds and leaves it,
-and the memory, alone where there was nothing to judge or its adaptation has ended, so a rule needs to think of neither.
+A simple rule is a `fa.record` with `__call__(penalty, consensus_gap, movement) -> penalty`, written for one client. A
+rule that needs a memory of each client, or more than these two norms, also has `start(params) -> memory`, a dict of
+arrays, and is called as `rule(penalty, seen, memory) -> (penalty, memory)` with an `Evidence`. Its numbers may be one
+per client; the call sees those of its client. The engine keeps every penalty within the rule's bounds. It leaves
+penalty and memory unchanged if the solve failed, was lost or was clipped, or if the adaptation has ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOISE = 1e3  # times the rounding error of a vector: differences of this length 
 
 @record
 class Evidence:
-    """What a rule with memory is shown of one client's solve."""
+    """What a rule with a memory sees of one client's solve."""
 
     consensus_gap: Array  # ||u+ - z||
     movement: Array  # ||u+ - u||
@@ -63,17 +63,19 @@ class Evidence:
 class PenaltyRule(Protocol):
     """What an algorithm asks of a rule, for one client.
 
-    Gap and movement are finite and were measured wherever the rule's answer is used: a client whose update was clipped,
-    so that their lengths say nothing, keeps its penalty and the rule's memory. A rule may say besides
+    Whenever the rule's answer is used, gap and movement are finite and measured; a client whose update was clipped
+    keeps its penalty and the rule's memory. A rule may also have
 
-    * `start(params)`, what it remembers of each client at first: then it is called as (penalty, seen, memory) and
-      returns (penalty, memory);
-    * `bounds`, (lowest, highest) penalty, each a number or one per client; without it they are `BOUNDS`, and None is
-      for a rule that changes nothing;
-    * `judge_idle`, whether solves that did no epoch change the penalty too; without it they do;
-    * `until`, after how many solves that it judged the client's penalty stays; without it, or if None, never;
-    * `propose(penalty, seen)`, with which all clients share one level: the logarithm of the factor by which this client
-      would change it, and whether it has anything to propose. `Level` pools what they say; see `stiffness`.
+    * `start(params)`, its initial memory of each client; it is then called as (penalty, seen, memory) and returns
+      (penalty, memory);
+    * `bounds`, the (lowest, highest) penalty, each a number or one per client; by default `BOUNDS`, and None for a
+      rule that changes nothing;
+    * `judge_idle`, whether solves that did no epoch change the penalty too; by default they do;
+    * `until`, the number of a client's solves after which its penalty no longer changes; by default, or if None, it
+    always may;
+    * `propose(penalty, seen)`, for rules in which all clients share one level of penalties: it returns the logarithm
+      of the factor by which this client would change the level, and whether it has a proposal. `Level` combines the
+      proposals; see `stiffness`.
     """
 
     def __call__(self, penalty: Array, consensus_gap: Array, movement: Array) -> Array: ...
@@ -250,22 +252,23 @@ def residual_balancing(
 ) -> ResidualBalancing:
     """beta * tau if ||u+ - z|| > mu beta ||u+ - u||, beta / tau if beta ||u+ - u|| > mu ||u+ - z|| (3.15).
 
-    The rule compares a quantity that has a beta in it with one that has none, so unlike the criterion it is not
-    invariant under a change of the loss's scale; `relative_balancing` is.
+    The rule compares a quantity that contains beta with one that does not, so it depends on the scale of the loss;
+    `relative_balancing` does not.
 
-    A solve whose criterion holds at once does no epoch: it returns z, so its gap is 0 and (3.15) read literally divides
-    the penalty each time, without end where the criterion is a fixed tolerance. The bounds end that, and the history's
-    column `penalties_at_bound` tells of it; with `judge_idle=False` it does not happen.
+    If the criterion holds at the start, a solve does no epoch and returns z. Its gap is then 0, so (3.15), taken
+    literally, divides the penalty each time, with a fixed tolerance again and again. The bounds stop that, and the
+    column `penalties_at_bound` of the history shows it. With `judge_idle=False` it does not happen.
 
     Args:
         mu: The penalty changes if gap and penalty * movement differ by more than this factor, above 1.
         tau: The factor by which the penalty changes, above 1.
         bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients]. A penalty that
-            would leave them, or was outside from the start, is the nearer one after its next solve. The default is so
-            wide that no sound run meets it.
-        until: After how many of its own solves a client's penalty stays, a number or one per client [clients]; None is
-            never, as (3.15) says. The reference's proof of convergence needs an adaptation that ends.
-        judge_idle: Whether solves that did no epoch change the penalty, as (3.15) says; otherwise it stays.
+            would leave them is set to the nearer bound. The default bounds are so wide that a healthy run never
+            reaches them.
+        until: The number of its own solves after which a client's penalty no longer changes, a number or one per
+            client [clients]; None: it always may change, as (3.15) says. The reference's proof of convergence needs an
+            adaptation that ends.
+        judge_idle: Whether solves that did no epoch change the penalty, as (3.15) says.
 
     Returns:
         The rule, for `fedadmm(penalty_rule=...)`.
@@ -292,19 +295,19 @@ def relative_balancing(
     until: Any = None,
     judge_idle: bool = False,
 ) -> RelativeBalancing:
-    """`residual_balancing` without units: gap and penalty * movement are compared as shares of what they belong to.
+    """`residual_balancing` with relative quantities, so that the scale of the loss does not matter.
 
     With gap = ||u+ - z|| / max(||u+||, ||z||) and force = beta ||u+ - u|| / ||lambda+||, where a denominator of 0 is 1,
-    the penalty is beta * tau if gap > mu force and beta / tau if force > mu gap. Losses times s with penalties times s
-    leave both shares, and so every iterate, as they are.
+    the penalty is beta * tau if gap > mu force and beta / tau if force > mu gap. If losses and penalties are both
+    multiplied by s, all iterates stay the same.
 
     Args:
-        mu: The penalty changes if the two shares differ by more than this factor, above 1.
+        mu: The penalty changes if the two quantities differ by more than this factor, above 1.
         tau: The factor by which the penalty changes, above 1.
         bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients].
         until: After how many of its own solves a client's penalty stays, a number or one per client [clients]; None is
             never.
-        judge_idle: Whether solves that did no epoch, whose gap is 0, divide the penalty; otherwise it stays.
+        judge_idle: Whether solves that did no epoch, whose gap is 0, divide the penalty.
 
     Returns:
         The rule, for `fedadmm(penalty_rule=...)`.
@@ -333,15 +336,16 @@ def spectral(
         flat = <du, dl> / ||du||^2,
         beta+ = flat    if 2 flat > steep, else steep - flat / 2,
 
-    if <du, dl> > correlation ||du|| ||dl||. Otherwise beta stays, as it does at a client's first solve, after solves
-    that did no epoch, and where du or dl is as short as rounding makes it. A solve that ends early or has minibatches
-    returns no exact gradient, so fewer of its measurements pass. The k-th change of a penalty is by a factor of
-    1 + slack / k^2 at most, by which ACADMM is proven to converge. The rule has no unit: losses times s make penalties
-    times s. It keeps two more vectors of each client.
+    if <du, dl> > correlation ||du|| ||dl||. Otherwise beta stays as it is. It also stays after a client's first solve,
+    after solves that did no epoch, and if du or dl is only rounding. A solve that ends early or uses minibatches gives
+    no exact gradient, so fewer measurements pass this test. The k-th change of a penalty is by at most a factor of 1 +
+    slack / k^2, for which ACADMM is proven to converge. If losses are multiplied by s, so are the penalties. The rule
+    keeps two more vectors for each client.
 
     Args:
         correlation: The cosine of du and dl above which they are trusted, at least 0 and below 1.
-        slack: How fast a penalty may change, above 0. The default, the paper's C_cg, bounds nothing for long.
+        slack: How fast a penalty may change, above 0. The default is the paper's C_cg, which is so large that it
+            rarely limits a change.
         bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients].
         until: After how many of its own solves a client's penalty stays, a number or one per client [clients]; None is
             never.
@@ -363,24 +367,26 @@ def spectral(
 
 
 def stiffness(share: Any = 0.1, *, bounds: tuple[Any, Any] = BOUNDS) -> Stiffness:
-    """All clients' penalties are a share of the stiffness that the clients' solves have shown, pooled by the server.
+    """All clients' penalties are a given fraction of the stiffness that their solves have shown, which the server
+    averages.
 
     A solve that ends at u+ has bent the subproblem's gradient from e(z) to about 0 over ||u+ - z||, so
 
         stiffness_i = ||e_i(z)|| / ||u_i+ - z|| - beta_i
 
-    is the curvature of the client's loss along its way, or, where the local work ended first, what that work was as
-    good as. One solve shows it, so a client that is heard once in a run, as in large populations, has its say. Each
-    proposes to change the level by the factor share * stiffness_i / beta_i, at most tenfold; the server averages the
-    proposals' logarithms over clients, and over rounds with weights that grow by one a round, and sends the new level
-    with its parameters. beta_i = level * the client's first penalty. Losses times s make penalties times s.
+    is the curvature of the client's loss along its path or, if the local work ended earlier, the curvature for which
+    that much work would have sufficed. One solve is enough to measure it, so clients that take part only once, as in
+    large populations, contribute too. Each client proposes to multiply the level by share * stiffness_i / beta_i,
+    limited to a factor of ten. The server averages the logarithms of the proposals over clients and, with weights that
+    grow by one per round, over rounds, and sends the new level with its parameters. Then beta_i = level * the client's
+    initial penalty. If losses are multiplied by s, so are the penalties.
 
-    It needs a criterion that looks at z, `relative_residual` with reference="server", and counts clients with the
-    penalty last "sent". A client sends two floats more and receives one more.
+    The rule needs a criterion that measures the residual at z, `relative_residual` with reference="server", and counts
+    clients with the penalty last "sent". A client sends two more floats and receives one more.
 
     Args:
-        share: The penalty as a share of the stiffness, above 0. Near-exact solves of quadratics like about 1,
-            classification with few local epochs 0.1 or less.
+        share: The penalty as a fraction of the stiffness, above 0. About 1 is good for nearly exact solves of
+            quadratics, 0.1 or less for classification with few local epochs.
         bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients].
 
     Returns:

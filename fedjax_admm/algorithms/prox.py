@@ -1,12 +1,12 @@
-"""A convex term g of the problem that the server takes care of, by its proximal map.
+"""Convex terms g that the server adds to the problem, by their proximal maps.
 
-The problem is then min sum_i alpha_i f_i(x) + g(x). The clients never see g, which need not be smooth, and the
-history's `loss` is without it. The server's parameters are
+The problem is then min sum_i alpha_i f_i(x) + g(x). The clients never see g, which need not be smooth, and the `loss`
+in the history does not include it. The server's parameters are
 
     prox_{step g}(x) = argmin_v  g(v) + ||v - x||^2 / (2 step).
 
-A term of your own is a function `(params, step) -> params`, defined once, or a `fa.record` with `__call__` if it has
-numbers, which then compile nothing anew.
+Your own term is a function `(params, step) -> params` that you define once. If it has numbers, make it a `fa.record`
+with `__call__`, so that changing them does not recompile.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def scaffold(
     server: ServerStep | None = None,
     control: str = "steps",
 ) -> Scaffold:
-    """SCAFFOLD: control variates c_i and c keep a client's steps from drifting to its own optimum.
+    """SCAFFOLD: control variates c_i and c keep a client's steps from drifting towards its own optimum.
 
     Each selected client does K_i steps u <- u - eta_i (g_i(u) - c_i + c) from z^k, with g_i a gradient of f_i on a
     minibatch. In this package's subproblem, linear = c_i - c and there is no penalty. Then
@@ -95,19 +95,19 @@ def scaffold(
     all clients, so at a fixed point (u_i+ = z, c = 0, c_i = grad f_i(z)) sum alpha_i grad f_i(z) = 0: the minimiser
     of sum alpha_i f_i. All c_i are 0 at first.
 
-    The clients' rows are `controls`, c_i [clients, ...]. A selected client receives z and c and sends both
-    differences, 2 n floats each way, as in the paper.
+    A client's state is `controls`, c_i [clients, ...]. A selected client receives z and c and sends both differences,
+    2 n floats each way, as in the paper.
 
     Args:
-        local: With `optax.sgd`, since for any other optimizer (z - u+) / (K_i eta_i) is not a mean of gradients. K_i is
-            the number of steps done, max_epochs * ceil(N_i / batch_size) if nothing stops the solve.
+        local: With `optax.sgd`, since for any other optimizer (z - u+) / (K_i eta_i) is not a mean of gradients. K_i
+            is the number of steps done: max_epochs * ceil(N_i / batch_size), unless the solve stops early.
         server_learning_rate: eta_g, above 0; by default 1.
         criterion: When a local solve may stop early; by default it runs to `local.max_epochs`. A client that did no
             step keeps its c_i.
-        server: An optimizer that takes the averaged update as its step, `ServerStep(...)`, in place of eta_g.
-        control: What a client's control variate is: the mean gradient along its "steps", or its "gradient" at z^k. That
-            is free with a full gradient, whose first step has it; with batches it is one more pass over the rows, which
-            the history counts among `gradient_samples` and `criterion_samples`.
+        server: A `ServerStep(...)`, an optimizer that the server applies to the averaged update, instead of eta_g.
+        control: What a client's control variate is: the mean gradient along its "steps", or its "gradient" at z^k. The
+            latter is free if steps use the full gradient; with minibatches it takes one more pass over the rows, which
+            the history counts in `gradient_samples` and `criterion_samples`.
 
     >>> scaffold(LocalSolver(learning_rate=0.1, batch_size=10, max_epochs=5)).server.learning_rate
     1.0

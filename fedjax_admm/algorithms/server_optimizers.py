@@ -8,8 +8,8 @@ With Delta the clients' averaged update, which is the negative of what an optimi
     v+ = v - (1 - beta2) Delta^2 sign(v - Delta^2)              (yogi)
     z+ = z + eta m+ / (sqrt(v+) + tau).
 
-They are not optax's of the same names: those correct the bias of m and v, which these lines do not, and v begins
-elsewhere. FedAvgM's optimizer, v+ = beta v + Delta and z+ = z + eta v+, is optax.sgd with momentum.
+They differ from optax's optimizers of the same names, which correct the bias of m and v and start v at another value.
+FedAvgM's optimizer, v+ = beta v + Delta and z+ = z + eta v+, is optax.sgd with momentum.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..core import trees
 
 
 class Moments(NamedTuple):
-    """What they keep of the updates before."""
+    """What these optimizers remember."""
 
     mean: Any  # [...] m
     square: Any  # [...] v
@@ -38,7 +38,7 @@ def adagrad(learning_rate: Any, beta1: Any = 0.0, tau: Any = 1e-3) -> optax.Grad
     Args:
         learning_rate: eta.
         beta1: How much of m stays.
-        tau: How adaptive it is: below it, differences between parameters' updates no longer count.
+        tau: Updates smaller than this are treated alike; the smaller it is, the more adaptive the optimizer.
 
     >>> fa.ServerStep(fa.server_optimizers.adagrad, learning_rate=0.1).learning_rate
     0.1
@@ -66,10 +66,10 @@ def adam(learning_rate: Any, beta1: Any = 0.9, beta2: Any = 0.99, tau: Any = 1e-
 
 
 def yogi(learning_rate: Any, beta1: Any = 0.9, beta2: Any = 0.99, tau: Any = 1e-3) -> optax.GradientTransformation:
-    """FedYogi's: as FedAdam's where v is below the square, and else it falls by as little as the square is small.
+    """FedYogi's: like FedAdam's if v is below the square; otherwise v falls only in proportion to the square.
 
     Args:
-        beta2: 1 - beta2 of a square is how far v moves.
+        beta2: v moves by 1 - beta2 times the square.
 
     The other arguments are `adagrad`'s.
 

@@ -15,17 +15,17 @@ from ..core.types import Params
 
 @record
 class ServerStep:
-    """A step of the server along the clients' averaged update (Reddi et al., "Adaptive Federated Optimization").
+    """The server's step along the clients' averaged update (Reddi et al., "Adaptive Federated Optimization").
 
-    The update is the negative of a gradient: with `optax.sgd` and a learning rate of 1, the default, the server's new
-    parameters are the old ones plus the update. The optimizer's state is a part of the run's state.
+    The optimizer gets the negative update as its gradient. With the default, `optax.sgd` and a learning rate of 1, the
+    new parameters are the old ones plus the update. The optimizer's state is part of the run's state.
 
     Attributes:
         optimizer: A factory, called with the learning rate: `optax.sgd`, `optax.adam` or your own function, defined
             once. `fa.server_optimizers` has those of Reddi et al.
         learning_rate: Above 0.
-        options: The factory's other numbers by their names, `{"momentum": 0.9}`. They are traced, as the learning rate
-            is: another value compiles nothing. None leaves the factory's own.
+        options: Other numbers for the factory, by name, such as `{"momentum": 0.9}`. Like the learning rate they can
+            change without recompiling. None keeps the factory's defaults.
 
     >>> ServerStep(optimizer=optax.adam, learning_rate=0.1).learning_rate
     0.1

@@ -1,7 +1,15 @@
 """The command `fedjax-admm`."""
 
+import contextlib
 import io
+import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+STOPPED = "fedjax-admm: stopped"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,9 +25,28 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale without a character is no reason to fail
     try:
-        from . import commands  # JAX and all else: seconds in which Ctrl-C is no accident to be traced
+        with _ctrl_c_ends_at_once():
+            from . import commands  # JAX and everything else, which takes seconds
 
         return commands.main(arguments)
     except KeyboardInterrupt:
-        print("fedjax-admm: stopped", file=sys.stderr, flush=True)
+        print(STOPPED, file=sys.stderr, flush=True)
         return 1
+
+
+@contextlib.contextmanager
+def _ctrl_c_ends_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process here: an exception in the middle of an import may come out as any other."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    before = signal.signal(signal.SIGINT, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _leave(*_: Any) -> None:
+    os.write(2, f"{STOPPED}\n".encode())
+    os._exit(1)

@@ -9,7 +9,7 @@ import typer
 from .._version import __version__
 from ..engine import processes
 
-RUN_HELP = """One run of one algorithm on one of the examples.
+RUN_HELP = """Run one algorithm on one example.
 
 Examples:
 
@@ -17,27 +17,27 @@ fedjax-admm run linear --clients 20 --rows-per-client 50 --dimension 100 --batch
 
 fedjax-admm run mnist-mini --algorithm fedadmm --rounds 5 --max-epochs 2
 
-The same command again, or `fedjax-admm resume runs/first`, goes on with a run that was interrupted."""
-COMPARE_HELP = """Algorithms, penalties and seeds on one example, with the same clients and rows for the same seed.
+The same command again, or `fedjax-admm resume runs/first`, continues a run that was interrupted."""
+COMPARE_HELP = """Compare algorithms, penalties and seeds on one example; a seed gives all the same clients and rows.
 
 Example:
 
 fedjax-admm compare linear --clients 20 --rows-per-client 50 --dimension 100 --batch-size 10 --rounds 10 \
 --algorithms fedadmm,fedadmm-insa --penalties 0.1,1 --seeds 0,1 --out runs/comparison
 
-The same command again, or `fedjax-admm resume runs/comparison`, goes on; more seeds or algorithms are added."""
-TUNE_HELP = """Many settings of one algorithm on one example, and which is the best.
+The same command again, or `fedjax-admm resume runs/comparison`, continues; new seeds or algorithms are added."""
+TUNE_HELP = """Try many settings of one algorithm on one example, and find the best.
 
 Example:
 
 fedjax-admm tune linear --clients 20 --rows-per-client 50 --dimension 100 --batch-size 10 --rounds 10 \
 --algorithm fedadmm --grid penalty=0.1,1,10 --grid learning-rate=0.001,0.003 --halving 2 --out runs/tuned
 
-The same command again, or `fedjax-admm resume runs/tuned`, goes on."""
+The same command again, or `fedjax-admm resume runs/tuned`, continues."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 run_app, compare_app, tune_app = (typer.Typer(no_args_is_help=True) for _ in range(3))
-data_app = typer.Typer(no_args_is_help=True, help="Data sets on disk.")
+data_app = typer.Typer(no_args_is_help=True, help="List, download and build data sets on disk.")
 app.add_typer(run_app, name="run", help=RUN_HELP)
 app.add_typer(compare_app, name="compare", help=COMPARE_HELP)
 app.add_typer(tune_app, name="tune", help=TUNE_HELP)
@@ -74,14 +74,15 @@ def _main(
     distributed: Annotated[
         str | None,
         typer.Option(
-            help="Run with other processes that have the same command: auto (SLURM, Open MPI, Kubernetes, TPU pods), "
-            "or HOST:PORT of process 0, the number of processes, and which this is, from 0, between commas."
+            help="Run together with other processes that were started with the same command: auto (SLURM, Open MPI, "
+            "Kubernetes, TPU pods), or HOST:PORT,PROCESSES,THIS: process 0's address, how many there are, and this "
+            "one's number, from 0."
         ),
     ] = None,
 ) -> None:
     """A simulator of federated optimisation: FedADMM-InSa and others, on the paper's examples.
 
-    Begin with: fedjax-admm run linear --clients 20 --rows-per-client 50 --dimension 100 --rounds 30
+    Begin with: fedjax-admm demo
     """
     if distributed is not None:
         _join(distributed)

@@ -1,4 +1,4 @@
-"""The command `demo`: four methods side by side on a small problem, for a first look."""
+"""The command `demo`: four methods side by side on a small problem."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .application import app
 from .failures import carry_past_typer
 
 METHODS = {
-    "fedavg": "clients train, the server averages",
-    "fedadmm": "as FedAvg, but each client remembers in which direction it was held back (its dual)",
-    "fedadmm_in": "as FedADMM, but a client stops training as soon as it is accurate enough",
-    "fedadmm_insa": "as FedADMM-In, but each client's penalty adapts by itself",
+    "fedavg": "clients train on their own data, and the server averages their models",
+    "fedadmm": "a penalty ties each client to the server's model, and a memory (its dual) corrects for that pull",
+    "fedadmm_in": "like fedadmm, but a client stops training as soon as it is accurate enough",
+    "fedadmm_insa": "like fedadmm-in, and each client adapts its penalty by itself",
 }
 ROUNDS, CLIENTS = 40, 40
 
@@ -32,7 +32,7 @@ def _demo(
     open_report: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     progress: Annotated[bool, typer.Option(help="Show a bar, or a line every few seconds.")] = True,
 ) -> None:
-    """A first look, in under a minute: four methods on one small problem, a table and a report with pictures.
+    """Compare four methods on a small problem in under a minute: a table, and a report with pictures.
 
     Example:
 
@@ -47,27 +47,27 @@ def _demo(
     }
     settings = example.run_settings | {"run_dir": out, "progress": progress}
     if processes.is_first():
-        print(f"{CLIENTS} clients, each with data of its own kind, fit one linear model in {ROUNDS} rounds.\n")
+        print(f"{CLIENTS} clients, each with its own data, fit one linear model together in {ROUNDS} rounds.\n")
     comparison = compare(example.problem, algorithms, **settings)
     if not processes.is_first():
         return
     table = _in_words(comparison)
     print(f"{table}\n")
-    print("above the best: the loss over all clients' data, less the least that any model can have; small is good")
-    print("local epochs: passes of a client over its data, of all clients and rounds")
-    print("gradients: of single rows, those included that only tell a client when to stop; what a client computes")
-    print("numbers sent: between server and clients, both ways\n")
+    print("excess loss: the loss over all clients' data, minus the smallest possible; lower is better")
+    print("epochs: passes of a client over its own data, summed over clients and rounds")
+    print("gradients: per-example gradients that clients computed, including those spent on deciding when to stop")
+    print("numbers sent: between the server and the clients, both ways\n")
     for name, text in METHODS.items():
         print(f"{name.replace('_', '-')}: {text}")
     report = write_report(out).resolve()
     print(f"\nreport with pictures: {report}")
-    print("your own: fedjax-admm compare linear --help, or the tutorials in the documentation")
+    print("your own settings: fedjax-admm compare linear --help; your own data and model: docs/how-to/own_problem.md")
     if open_report:
         webbrowser.open(report.as_uri())
 
 
 def _in_words(comparison: Comparison) -> Table:
-    """The comparison in columns that need no knowledge of it."""
+    """The comparison in columns that a newcomer understands."""
     rows = []
     for label, runs in comparison.runs.items():
         for run in runs.values():
@@ -77,5 +77,5 @@ def _in_words(comparison: Comparison) -> Table:
                 label, f"{history['excess_loss'][0]:.3f}", f"{history['excess_loss'][-1]:.3f}",
                 f"{run.epochs.sum():,}", f"{gradients:,}", f"{floats:,}",
             ))  # fmt: skip
-    header = ("method", "above the best at first", "at the end", "local epochs", "gradients", "numbers sent")
+    header = ("method", "excess loss at first", "at the end", "epochs", "gradients", "numbers sent")
     return Table(header, tuple(rows))

@@ -26,7 +26,7 @@ from ..runs.progress import making
 from ..runs.simulate import check_run, simulate
 from ..runs.tune import tune
 from ..storage.comparison_directory import CELLS
-from ..storage.run_directory import check_place
+from ..storage.run_files import check_place
 from ..storage.settings import title
 from . import output
 from .application import compare_app, run_app, tune_app
@@ -34,6 +34,7 @@ from .failures import carry_past_typer
 from .flags import Flags, command, read_value
 from .methods import (
     check_algorithm,
+    check_grid,
     check_name,
     check_penalties,
     criterion_option,
@@ -146,7 +147,7 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         output.show_run(result, values["out"], title({}, example.problem.recipe, values["algorithm"]), note, before)
 
     def compare_(**values: Any) -> None:
-        names = [check_name(word) for word in split_words(values["algorithms"])]
+        names = [check_name(word, "--algorithms") for word in split_words(values["algorithms"])]
         check_seeds(values["seeds"])
         if values["out"] is not None:
             check_place(Path(values["out"]), CELLS)
@@ -169,6 +170,7 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         settings.pop("rebuild")
         check_run(**settings)
         grid = dict(read_grid(text) for text in values["grid"] or ())
+        check_grid(name, grid, LOCAL)
         example = _make_example(make, problem.values(values), values["progress"])
 
         def make_algorithm(**setting: Any) -> Any:

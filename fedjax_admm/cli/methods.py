@@ -16,13 +16,21 @@ def split_words(text: str) -> list[str]:
     return [word.strip().replace("-", "_") for word in str(text).split(",") if word.strip()]
 
 
-def check_name(word: str) -> str:
+def check_name(word: str, flag: str = "--algorithm") -> str:
     names = tuple(name.replace("_", "-") for name in algorithms.__all__)
-    return checks.choice("algorithm", word.replace("_", "-"), names).replace("-", "_")
+    return checks.choice(flag, word.replace("_", "-"), names).replace("-", "_")
+
+
+def check_grid(name: str, grid: dict[str, Any], of_local: tuple[str, ...]) -> None:
+    """Refuses names that are neither of the algorithm nor of its local solver."""
+    own = [word for word in inspect.signature(getattr(algorithms, name)).parameters if word != "local"]
+    known = tuple(word.replace("_", "-") for word in (*of_local, *own))
+    for word in grid:
+        checks.choice("--grid: a name", word.replace("_", "-"), known)
 
 
 def check_penalties(penalties: list[Any]) -> None:
-    numbers = [checks.number("penalty", penalty, above=0) for penalty in penalties]
+    numbers = [checks.number("--penalties: penalty", penalty, above=0) for penalty in penalties]
     if len(set(numbers)) < len(numbers):
         raise ValueError(f"--penalties must be different numbers, got {', '.join(map(str, penalties))}")
 

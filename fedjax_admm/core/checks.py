@@ -126,7 +126,8 @@ def counted(number: int, noun: str) -> str:
 def choice(name: str, value: Any, options: tuple[str | None, ...]) -> Any:
     """One of a few words, or None where that is an option."""
     if not isinstance(value, str | None) or value not in options:
-        words = " or ".join(repr(option) for option in options)
+        shown = [repr(option) for option in options]
+        words = " or ".join(shown) if len(shown) <= 3 else f"one of {', '.join(shown)}"
         near = difflib.get_close_matches(str(value), [option for option in options if option], n=1)
         hint = f": did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{name} must be {words}, got {value!r}{hint}")

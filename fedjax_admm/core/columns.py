@@ -77,12 +77,12 @@ class Kind(enum.Enum):
     """What a column's numbers are."""
 
     NUMBER = "the round's number"
-    EVALUATED = "computed from the server's parameters in rounds that are evaluated, else NaN"
-    OVER_CLIENTS = "a statistic over clients, in rounds in which each of them is evaluated, else NaN"
-    AFTER = "what there is after the round; of round 0, what there is before any training"
-    MEAN = "a mean or a share of the round's work, of which no sum has a meaning"
-    WORK = "what the round took, which may be summed over rounds"
-    CLIENTS = "work too: the selected clients that one thing befell"
+    EVALUATED = "computed from the server's parameters; NaN in rounds that are not evaluated"
+    OVER_CLIENTS = "a statistic over clients; NaN in rounds in which clients are not evaluated"
+    AFTER = "the value after the round; in round 0, before any training"
+    MEAN = "a mean or a share in this round; sums over rounds have no meaning"
+    WORK = "what the round took; may be summed over rounds"
+    CLIENTS = "a number of selected clients; may be summed over rounds"
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ _TABLE = (
     Column(
         "loss",
         label="global loss",
-        description="F(z), the weighted loss of all clients' rows with the regularizer",
+        description="F(z), the weighted loss over all clients' rows, including the regularizer",
         kind=Kind.EVALUATED,
         start=np.nan,
         less_is_better=True,
@@ -181,7 +181,7 @@ _TABLE = (
     Column(
         "excess_loss",
         label="global loss above the optimum",
-        description="F(z) less the problem's optimal loss, where that is known",
+        description="F(z) minus the problem's optimal loss, if that is known",
         kind=Kind.EVALUATED,
         start=np.nan,
         less_is_better=True,
@@ -192,7 +192,7 @@ _TABLE = (
     Column(
         "epochs_mean",
         label="epochs, mean of active clients",
-        description="local epochs, the mean over the round's clients that worked",
+        description="local epochs, as the mean over the clients that worked in the round",
         kind=Kind.MEAN,
         of=FinishedRound.epochs_mean,
         start=0.0,
@@ -200,8 +200,8 @@ _TABLE = (
     ),
     Column(
         "gradient_samples",
-        label="per-example gradients a round",
-        description="per-example gradients that the clients computed, the criterion's included",
+        label="per-example gradients per round",
+        description="per-example gradients that the clients computed, including those of the stopping criterion",
         kind=Kind.WORK,
         of=lambda round: int(np.sum(round.solves.gradient_samples, dtype=np.int64)),
         total="gradients",
@@ -210,8 +210,8 @@ _TABLE = (
     ),
     Column(
         "criterion_samples",
-        label="gradients for the criterion a round",
-        description="those of the gradients that only the criterion asked for",
+        label="gradients for the criterion per round",
+        description="those of the gradients that were computed only to check the stopping criterion",
         kind=Kind.WORK,
         of=lambda round: int(np.sum(round.solves.criterion_samples, dtype=np.int64)),
         total="of the criterion",
@@ -219,8 +219,8 @@ _TABLE = (
     ),
     Column(
         "communicated_floats",
-        label="floats communicated a round",
-        description="numbers that went from the server to clients and back",
+        label="floats communicated per round",
+        description="numbers sent from the server to clients and back",
         kind=Kind.WORK,
         of=FinishedRound.communicated_floats,
         total="floats",
@@ -230,7 +230,7 @@ _TABLE = (
     Column(
         "penalty_mean",
         label="penalty, mean of all clients",
-        description="the penalties' mean over all clients, NaN for an algorithm that keeps none",
+        description="the mean of the penalties over all clients; NaN for an algorithm without penalties per client",
         kind=Kind.AFTER,
         of=lambda round: float(round.info.penalty_mean),
         start=np.nan,
@@ -240,15 +240,15 @@ _TABLE = (
     Column(
         "lane_efficiency",
         label="useful share of executed samples",
-        description="useful over executed samples: what idle lanes leave",
+        description="the share of the computed per-example gradients that some client needed; the rest is idle lanes",
         kind=Kind.MEAN,
         of=FinishedRound.lane_efficiency,
         start=np.nan,
     ),
     Column(
         "seconds",
-        label="training a round, seconds",
-        description="seconds of training, in the first round also of compiling",
+        label="training per round, seconds",
+        description="seconds of training; in the first round also of compiling",
         kind=Kind.WORK,
         of=lambda round: round.seconds,
         start=0.0,
@@ -263,8 +263,8 @@ _TABLE = (
     *_reason_columns(),
     Column(
         "simulated_seconds",
-        label="simulated seconds a round",
-        description="what the round would take on clients of the given speeds",
+        label="simulated seconds per round",
+        description="how long the round would take with clients of the given speeds",
         kind=Kind.WORK,
         of=lambda round: round.simulated_seconds,
         start=0.0,
@@ -276,7 +276,7 @@ _TABLE = (
     Column(
         "penalties_at_bound",
         label="active clients whose penalty is at its bound",
-        description="the round's clients whose penalty is afterwards at a bound of its rule: none in a sound run",
+        description="clients of the round whose penalty is then at a bound of its rule; 0 in a healthy run",
         kind=Kind.CLIENTS,
         of=lambda round: round.penalties_at_bound,
         needs=Condition.PENALTY_RULE,
@@ -284,7 +284,7 @@ _TABLE = (
     Column(
         "device_efficiency",
         label="mean over most work of a device",
-        description="the devices' mean work over the most that one of them had: what waiting for it leaves",
+        description="the devices' mean work divided by that of the busiest device, for which the others wait",
         kind=Kind.MEAN,
         of=FinishedRound.device_efficiency,
         start=np.nan,
@@ -309,7 +309,7 @@ _TABLE = (
     Column(
         "clients_selected",
         label="clients selected",
-        description="clients of the round's cohort, all of them available ones",
+        description="clients in the round's cohort",
         kind=Kind.MEAN,
         of=FinishedRound.clients_selected,
         needs=Condition.AVAILABILITY,

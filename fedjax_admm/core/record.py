@@ -16,10 +16,11 @@ T = TypeVar("T")
 
 
 def static(**kwargs: Any) -> Any:
-    """A field of a `record` that is compiled in: functions, words, shapes. All other fields are leaves.
+    """Declares a field of a `record` as compiled in: functions, strings, shapes. All other fields are leaves of the
+    pytree.
 
     Args:
-        kwargs: Those of `dataclasses.field`, such as `default`.
+        kwargs: Arguments of `dataclasses.field`, such as `default`.
 
     >>> @record
     ... class Tolerance:
@@ -38,11 +39,11 @@ def note(**kwargs: Any) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(static, note, dataclasses.field))
 def record(cls: type[T]) -> type[T]:
-    """A frozen dataclass that is a pytree.
+    """Makes a class a frozen dataclass that is a JAX pytree: its numbers may change without recompiling.
 
-    Unlike `jax.tree_util.register_dataclass`, rebuilding one from its leaves does not run `__post_init__`: a
-    record checks its arguments when a user makes it, and JAX may put tracers or anything else in their place.
-    It shows functions by their names; `display_name`, where a class has one, is what it shows itself as.
+    Unlike with `jax.tree_util.register_dataclass`, rebuilding a record from its leaves does not run `__post_init__`:
+    arguments are checked when a user makes the record, and JAX may then put tracers in their place. Functions are
+    shown by their names, and the record itself by its `display_name`, if it has one.
 
     Args:
         cls: A class with annotated fields.

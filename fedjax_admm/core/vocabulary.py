@@ -57,7 +57,7 @@ class Client:
 
 @record
 class Round:
-    """When something happens."""
+    """The round in which a function is called."""
 
     number: Array  # int32, k, from 0
     key: Key  # for random draws, each function's own: the server's, or in a client's functions that client's
@@ -65,11 +65,11 @@ class Round:
 
 
 class Subproblem(NamedTuple):
-    """What one client solves, beginning at start.
+    """A client's local problem in one round, solved from start.
 
         min_u f_i(u) - <linear, u> + penalty / 2 ||u - center||^2
 
-    None means: no such term (linear, penalty), the server's parameters (center, start), not kept (previous).
+    None means: no such term (linear, penalty), the model received (center, start), or not kept (previous).
 
     >>> Subproblem(penalty=0.1).linear is None  # FedProx's
     True
@@ -86,7 +86,7 @@ class Subproblem(NamedTuple):
 
 @record
 class Solution:
-    """What one client's solve hands to the algorithm's `reply`."""
+    """The result of one client's solve, as `reply` gets it."""
 
     params: Params  # [...] u_i^{k+1}
     steps: Array  # int32, optimizer steps done
@@ -101,7 +101,7 @@ class Solution:
 
 @record
 class Received:
-    """What the server has of a round: sums over the clients whose message came."""
+    """What the server receives in a round: sums over the clients whose message arrived."""
 
     total: Any  # sum of alpha_i * message_i, in the message's structure, at least in single precision
     weight: Array  # sum of alpha_i
@@ -109,7 +109,7 @@ class Received:
 
 
 class LocalProgress(NamedTuple):
-    """What a criterion may look at, of one solve."""
+    """What a stopping criterion sees of one solve."""
 
     round: Array  # k, from 0
     epoch: Array  # epochs done
@@ -150,7 +150,7 @@ class Fate(NamedTuple):
 
 
 class StopReason(enum.StrEnum):
-    """Why a solve ended, or what became of it; all that the package knows of a reason is its `fate`.
+    """Why a client's solve ended, or why it did not take place or was not used.
 
     Files hold the reasons' places in this list: new ones go to its end.
 
@@ -160,13 +160,13 @@ class StopReason(enum.StrEnum):
 
     fate: Fate
 
-    CRITERION = "criterion", Fate("its criterion was met", colour="blue", sound=True)
-    MAXIMUM = "maximum", Fate("it did all the epochs that it might", colour="amber", sound=True)
-    FLOOR = "floor", Fate("its residual was as small as the criterion's floor", colour="green", sound=True)
+    CRITERION = "criterion", Fate("the stopping criterion was met", colour="blue", sound=True)
+    MAXIMUM = "maximum", Fate("the maximum number of epochs was reached", colour="amber", sound=True)
+    FLOOR = "floor", Fate("the residual reached the criterion's floor", colour="green", sound=True)
     FAILED = (
         "failed",
         Fate(
-            "it was not finite",
+            "the result was not finite",
             colour="vermillion",
             label="clients whose solve failed",
             sent=False,
@@ -177,7 +177,7 @@ class StopReason(enum.StrEnum):
     DROPPED = (
         "dropped",
         Fate(
-            "it did not take place",
+            "the client dropped out of the round",
             colour="grid",
             label="clients that dropped out",
             away=True,
@@ -189,7 +189,7 @@ class StopReason(enum.StrEnum):
     QUARANTINED = (
         "quarantined",
         Fate(
-            "it did not take place, and will not in any later round",
+            "the client is in quarantine, for this and all later rounds",
             colour="grey",
             label="selected clients in quarantine",
             away=True,
@@ -201,7 +201,7 @@ class StopReason(enum.StrEnum):
     LATE = (
         "late",
         Fate(
-            "it ended after the deadline",
+            "the client answered after the deadline",
             colour="yellow",
             label="clients that missed the deadline",
             sent=False,  # it is not waited for
@@ -212,7 +212,7 @@ class StopReason(enum.StrEnum):
     CORRUPTED = (
         "corrupted",
         Fate(
-            "it was sound, but something else was sent and used",
+            "the solve was correct, but the client sent something else, which was used",
             colour="purple",
             label="clients whose corrupted update was used",
             needs=Condition.FAULTS,
@@ -221,7 +221,7 @@ class StopReason(enum.StrEnum):
     REJECTED = (
         "rejected",
         Fate(
-            "what was sent was kept out",
+            "the server did not use what the client sent",
             colour="purple",
             hatched=True,
             label="clients whose update was kept out",
@@ -233,7 +233,7 @@ class StopReason(enum.StrEnum):
     NOBODY = (
         "nobody",
         Fate(
-            "a place of the cohort for which no client was available",
+            "no client was available for this place of the cohort",
             colour="indigo",
             label="places that no client took",
             away=True,
@@ -252,7 +252,7 @@ class StopReason(enum.StrEnum):
 
     @property
     def code(self) -> int:
-        """The number that stands for it on the device and in files."""
+        """The number for it on the device and in files."""
         return STOP_REASONS.index(self)
 
 
@@ -262,7 +262,7 @@ OFFENCES = tuple(reason for reason in StopReason if reason.fate.offence)
 
 
 class RunStatus(enum.StrEnum):
-    """How a run on disk stands.
+    """The state of a run on disk.
 
     >>> RunStatus.FINISHED == "finished"
     True
@@ -280,9 +280,8 @@ class RunStatus(enum.StrEnum):
 class Solves:
     """One entry per local solve: [cohort] for a round, [rounds, cohort] for a run.
 
-    Fields can be read as attributes or by name, `solves["epochs"]`. NaN stands for what was not measured: a
-    solve that ran to its maximum has no final residual, since the criterion is not looked at once the maximum
-    is reached.
+    Fields can be read as attributes or by name, `solves["epochs"]`. NaN stands for what was not measured: for example,
+    a solve that ran to its maximum has no final residual, since the criterion is not checked after the last epoch.
 
     >>> result.solves.epochs.shape, np.unique(result.solves.stop_reason)  # doctest: +SKIP
     ((300, 40), array(['criterion', 'maximum'], dtype='<U9'))
@@ -303,17 +302,17 @@ class Solves:
 
     @property
     def stop_reason(self) -> np.ndarray:
-        """Why each solve ended, as words: criterion, maximum, floor or failed; with faults more, see `StopReason`."""
+        """Why each solve ended, as words: criterion, maximum, floor, failed, ...; see `StopReason`."""
         return np.array([str(reason) for reason in STOP_REASONS])[np.asarray(self.stop_code)]
 
     @property
     def took_place(self) -> np.ndarray:
-        """Whether each client worked at all: it was there, had not dropped out and was not in quarantine."""
+        """Whether each client worked at all: it was available, did not drop out and was not in quarantine."""
         return ~np.isin(np.asarray(self.stop_code), [reason.code for reason in AWAY])
 
     @property
     def vacant(self) -> np.ndarray:
-        """Whether each place of the cohort was left empty, since no client was available for it."""
+        """Whether each place of the cohort stayed empty, because no client was available for it."""
         return np.asarray(self.stop_code) == StopReason.NOBODY.code
 
     def count(self, *reasons: StopReason) -> int:
@@ -343,9 +342,9 @@ class Solves:
 
 @record
 class State:
-    """Everything that a run carries from round to round.
+    """Everything that is carried from one round to the next.
 
-    What an algorithm keeps per client can be read as an attribute: `state.duals` is `state.clients["duals"]`.
+    What an algorithm keeps for each client can be read as an attribute: `state.duals` is `state.clients["duals"]`.
 
     >>> result.state.duals.shape, result.state.penalties.shape  # doctest: +SKIP
     ((200, 5000), (200,))

@@ -24,7 +24,7 @@ from .rows import Rows, in_memory, kept, kinds, on_device
 
 @record
 class FederatedData:
-    """Rows of all clients, as one flat array per field, with where each client's rows begin.
+    """The rows of all clients: one flat array per field, and the position where each client's rows start.
 
     Client i has the `sizes[i]` rows from position `offsets[i]` on: rows of the fields themselves where clients
     are disjoint (the fields are then in client order), else entries of `index`.
@@ -125,10 +125,10 @@ class FederatedData:
         """Writes the federation as plain `.npy` files in client order, with an index and checksums.
 
         Args:
-            path: The directory, new or empty. It is there when it is complete, and else not.
+            path: The directory, new or empty. It appears only when it is complete.
 
         Returns:
-            The directory, which `FederatedData.open` maps.
+            The directory, which `FederatedData.open` opens.
 
         >>> data = FederatedData.from_arrays({"x": np.arange(5.0)}, [[3, 0], [1, 2, 4]])
         >>> with tempfile.TemporaryDirectory() as place:
@@ -209,7 +209,7 @@ class FederatedData:
 
     @property
     def num_positions(self) -> int:
-        """Rows of all clients together, shared ones counted for each."""
+        """The number of rows of all clients together; a row that several clients share counts for each."""
         return (self.index if self.index is not None else jax.tree.leaves(self.fields)[0]).shape[0]
 
     def take(self, positions: Array) -> Any:
@@ -226,7 +226,7 @@ class FederatedData:
         return jax.tree.map(lambda leaf: rows(leaf, numbers), here.fields)
 
     def client(self, i: int) -> Any:
-        """Client i's rows, for looking at them."""
+        """Client i's rows, to inspect them."""
         if not 0 <= i < self.num_clients:
             raise IndexError(f"client {i} of {self.num_clients}")
         start, size = int(self.offsets[i]), int(self.sizes[i])
@@ -239,7 +239,7 @@ class FederatedData:
         shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", self.fields)
         return (
             f"FederatedData({self.num_clients} clients, {self.num_positions} rows, "
-            f"{sizes.min()} to {sizes.max()} a client, fields={shapes})"
+            f"{sizes.min()} to {sizes.max()} per client, fields={shapes})"
         )
 
     def _repr_html_(self) -> str:

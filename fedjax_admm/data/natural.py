@@ -26,8 +26,8 @@ def by_key(keys: Any, *, min_size: int = 1) -> Parts:
     """Natural clients: one for each distinct key, in the order in which keys first appear.
 
     Args:
-        keys: Whose each row is, [rows]: user ids, names, any numbers or words.
-        min_size: Keys with fewer rows are left out, and so are their rows.
+        keys: The owner of each row [rows]: user ids, names, any numbers or words.
+        min_size: Keys with fewer rows are left out, together with their rows.
 
     Returns:
         The rows of each client, in their order, as a list whose `names` are the keys.
@@ -48,10 +48,10 @@ def by_key(keys: Any, *, min_size: int = 1) -> Parts:
 
 
 def holdout(parts: Sequence[Any], fraction: float, seed: int = 0) -> tuple[Parts, Parts]:
-    """Some of each client's rows held out, for tests per client.
+    """Holds out some of each client's rows, for tests per client.
 
-    A client's share is drawn from the seed and its number alone, rounded to whole rows, and leaves at least one row on
-    either side.
+    Which rows depends only on the seed and the client's number. The share is rounded to whole rows, with at least one
+    row on either side.
 
     Args:
         parts: The rows of each client, at least two.
@@ -59,7 +59,7 @@ def holdout(parts: Sequence[Any], fraction: float, seed: int = 0) -> tuple[Parts
         seed: The seed from which the rows are drawn.
 
     Returns:
-        (train_parts, test_parts), with the clients, their order and their names.
+        (train_parts, test_parts), both with the same clients in the same order, and their names.
 
     >>> train, test = holdout([np.arange(10), np.arange(10, 14)], fraction=0.2)
     >>> [len(part) for part in train], [len(part) for part in test]

@@ -1,4 +1,4 @@
-"""Which rows each client has: label arrays in, one index array per client out."""
+"""Which rows each client has. The functions return a list with one array of row numbers per client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Parts", "by_key", "dirichlet", "holdout", "iid", "shards"]
 
 
 def iid(num_examples: int, num_clients: int, seed: int = 0) -> list[np.ndarray]:
-    """Rows shuffled and dealt evenly: sizes differ by at most one.
+    """Shuffles the rows and deals them evenly: sizes differ by at most one.
 
     Args:
         num_examples: How many rows there are.
@@ -37,10 +37,10 @@ def shards(
 ) -> list[np.ndarray]:
     """Pathological non-IID clients, each with at most `labels_per_client` labels.
 
-    The rule: num_clients * labels_per_client shards, of one label each. A label gets shards in proportion to
-    its count (largest remainders, at least one), its rows are shuffled and cut into that many shards whose
-    sizes differ by at most one, and the shards are dealt at random, labels_per_client to a client. So sizes
-    are as equal as the labels' counts allow; a client may get the same label twice.
+    There are num_clients * labels_per_client shards, of one label each. A label gets shards in proportion to its count
+    (by largest remainders, at least one). Its rows are shuffled and cut into shards whose sizes differ by at most one.
+    The shards are dealt at random, labels_per_client to each client. So sizes are as equal as the counts of the labels
+    allow, and a client may get the same label twice.
 
     Args:
         labels: The rows' labels [rows].
@@ -48,7 +48,7 @@ def shards(
         labels_per_client: The shards of a client.
         seed: The seed from which the rows are shuffled and dealt.
         straddle: Cut the rows, sorted by label, into equal pieces regardless of where a label ends, as the
-            authors' program does. A piece may then straddle two labels and a client hold one label more for it.
+            authors' program does. A piece may then contain two labels, so that a client has one label more.
 
     Returns:
         The rows of each client.
@@ -88,18 +88,18 @@ def shards(
 
 
 def dirichlet(labels: Any, num_clients: int, alpha: float, seed: int = 0, *, min_size: int = 1) -> list[np.ndarray]:
-    """Each label's rows divided among the clients in proportions drawn from Dirichlet(alpha, ..., alpha).
+    """Divides the rows of each label among the clients, in proportions drawn from Dirichlet(alpha, ..., alpha).
 
-    Small alpha: few labels a client and very unequal sizes; large alpha: nearly IID. Afterwards a client with
-    fewer than `min_size` rows is given random rows of whoever has most at that moment; nothing is redrawn, so
-    this always ends and leaves the other clients as drawn.
+    With a small alpha, clients have few labels and very unequal sizes; with a large alpha they are nearly i.i.d.
+    Afterwards each client with fewer than `min_size` rows gets random rows from whichever client has most at that
+    moment. Nothing is drawn again, so this always ends and leaves the other clients as drawn.
 
     Args:
         labels: The rows' labels [rows].
         num_clients: How many clients there are.
         alpha: The concentration, above 0.
         seed: The seed of all draws.
-        min_size: The rows that each client has at least.
+        min_size: The least number of rows of a client.
 
     Returns:
         The rows of each client.

@@ -33,11 +33,11 @@ _PATIENT = (
 def use_cpu_devices(number: int | None = None) -> int:
     """Makes JAX see several CPU devices, which runs then share.
 
-    Clients are dealt over the devices, and no step is too short for several cores. Call it before anything is computed
-    with JAX; afterwards the number is fixed.
+    Clients are distributed over the devices, so all cores are used even if single steps are short. Call this before
+    anything is computed with JAX; afterwards the number is fixed.
 
     Args:
-        number: How many; by default one for each core that this process may use.
+        number: How many devices; by default one for each core that this process may use.
 
     Returns:
         The number.

@@ -24,28 +24,30 @@ CACHE_BYTES = 1 << 18  # a core's own, at least
 class Execution:
     """How a run is executed; results do not depend on it beyond rounding.
 
-    The clients' states are split over the devices if their number can be divided evenly, and else every device has all
-    of them.
+    The clients' states are split over the devices if the number of devices divides the number of clients; otherwise
+    every device has all of them.
 
     Attributes:
-        lanes: How many clients advance at the same time, from 1 to the cohort's size; "auto" chooses.
-        population: Where the clients' rows live: on the "device", in "host" memory or on "disk". With the last two only
-            the cohort's travel, and clients that were never selected take no room.
-        mesh: Devices that share the cohort: a `jax.sharding.Mesh` or a number of devices; None takes all (on a CPU
-            there is one unless `use_cpu_devices` made more), of several processes (see `initialize_distributed`) all of
-            theirs.
-        placement: Who solves a client on a mesh, with population="device". "home": the device on which its row and its
-            data are; nothing moves but the model and one sum of messages (an evaluation streams data that is not in
-            memory shared with the devices), and devices are as evenly busy as the cohort falls on them (the history's
-            `device_efficiency`).
-            Needs a number of clients that the devices divide. "dealt": any device, for balance; rows travel to it and
-            back, in blocks, and every device has all the data (a CPU's share one copy). "auto": home on accelerators
-            for methods that keep rows, else dealt; `estimate` says which.
-        data: Where the rows of data are. "device": all of them on the devices. "host": where they are, in memory or in
-            files; only those of the clients at work are copied, in blocks, the next block while this one computes.
-            "auto": on the device if they are arrays in memory and fit there, else on the host; `estimate` says which.
-        block_bytes: With data="host", the most bytes of rows that a device gets at a time; it holds two such blocks. A
-            cohort that fits into one gives the same bits as data="device".
+        lanes: How many clients are solved at the same time, from 1 to the cohort's size; "auto" chooses.
+        population: Where the clients' states are kept: on the "device", in "host" memory or on "disk". With the last
+            two, only the states of the cohort are moved to the device, and clients that were never selected take no
+            memory.
+        mesh: The devices that share the cohort: a `jax.sharding.Mesh` or a number of devices. None takes all, also
+            those of other processes (see `initialize_distributed`). A CPU is one device, unless `use_cpu_devices` made
+            more.
+        placement: Which device of several solves a client, with population="device". "home": the device that has the
+            client's state and data. Only the model and one sum of messages move (and, for an evaluation, data that is
+            not in memory shared with the devices). How evenly the devices are used depends on the cohort; the
+            history's `device_efficiency` shows it. The number of devices has to divide the number of clients. "dealt":
+            any device, for balance; states move to it and back, in blocks, and every device has all the data (CPU
+            devices share one copy). "auto": home on accelerators for methods that keep states, otherwise dealt;
+            `estimate` says which.
+        data: Where the rows of data are kept. "device": all of them on the devices. "host": they stay in memory or in
+            files, and only those of the clients that are training are copied, in blocks, the next block while the
+            current one computes. "auto": on the device if they are arrays in memory and fit there, otherwise on the
+            host; `estimate` says which.
+        block_bytes: With data="host", the size of the largest block of rows that is copied to a device at a time; a
+            device holds two. If one block holds the cohort, the results are bit for bit those of data="device".
 
     >>> Execution(lanes=4).lanes
     4

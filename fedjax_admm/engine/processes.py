@@ -44,13 +44,13 @@ def initialize_distributed(
 
     Under SLURM, Open MPI, Kubernetes and on TPU pods no argument is needed. Call it before anything is computed with
     JAX, then run the same script in every process, with a `run_dir` that all of them see. When a process dies, the
-    others end as well, and the run can be resumed, with as many processes or another number.
+    others end as well; the run can be resumed with the same or another number of processes.
 
     Args:
         coordinator_address: A host and a free port of process 0, as "10.0.0.1:1234".
         num_processes: How many processes there are.
-        process_id: Which of them this is, from 0.
-        options: Others of `jax.distributed.initialize`.
+        process_id: The number of this process, from 0.
+        options: Other arguments of `jax.distributed.initialize`.
 
     Returns:
         The number of this process, from 0.
@@ -58,7 +58,7 @@ def initialize_distributed(
     Raises:
         LostProcessError: The processes did not find each other.
         RuntimeError: JAX has started already.
-        ValueError: There is no cluster around it, and an argument is missing.
+        ValueError: No cluster was found, and an argument is missing.
 
     >>> fa.initialize_distributed("127.0.0.1:1234", num_processes=2, process_id=1)  # doctest: +SKIP
     1

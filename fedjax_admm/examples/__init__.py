@@ -1,4 +1,4 @@
-"""The paper's three examples, at full size by default, smaller by argument; texts; and small ones that need no data."""
+"""The paper's three examples, texts, and small examples that need no download."""
 
 from .base import Example
 from .images import cifar10_resnet20, mnist_cnn, mnist_mini

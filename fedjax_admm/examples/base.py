@@ -19,7 +19,7 @@ from ..storage.settings import describe
 
 @dataclass(frozen=True)
 class Example:
-    """A problem with the settings of a column of the paper's Table 1.
+    """A problem with the settings of one of the paper's experiments (Table 1).
 
     >>> import fedjax_admm as fa
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5)
@@ -36,19 +36,19 @@ class Example:
 
     @property
     def run_settings(self) -> dict[str, Any]:
-        """Arguments of `simulate` besides the problem and the algorithm."""
+        """The arguments of `simulate` other than the problem and the algorithm."""
         return {"rounds": self.rounds, "participation": self.participation}
 
     def algorithm(self, name: str, penalty: Any = 1.0, **options: Any) -> Any:
-        """The paper's configuration of an algorithm of `fedjax_admm.algorithms`: "fedavg", "fedadmm_insa", ...
+        """An algorithm by its name in `fedjax_admm.algorithms`, such as "fedadmm_insa", configured as in the paper.
 
         FedAvg averages all clients' last models, as in the paper's experiments.
 
         Args:
-            name: The algorithm's.
-            penalty: Its penalty; an algorithm without one, such as FedAvg, leaves it out.
-            options: Its other arguments, instead of the paper's. `criterion` may be in words: "fixed", "epoch_mean",
-                "sampling_noise(1)", ... (see `named_criteria`).
+            name: The name of the algorithm.
+            penalty: Its penalty; ignored by algorithms without one, such as FedAvg.
+            options: Other arguments of the algorithm, which replace the paper's. `criterion` may be given in words:
+                "fixed", "epoch_mean", "sampling_noise(1)", ...
         """
         presets = {"fedavg": {"average": "all"}, "fedadmm_in": {"c": self.c}, "fedadmm_insa": {"c": self.c}}
         make = getattr(algorithms, checks.choice("name", name, tuple(algorithms.__all__)))

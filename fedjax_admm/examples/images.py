@@ -39,22 +39,23 @@ def mnist_cnn(
     participation: Any = 0.2,
     dtype: str | None = None,
 ) -> Example:
-    """Example 2 of the paper: MNIST, a CNN with two convolutions, at most two labels a client.
+    """Example 2 of the paper: MNIST, a CNN with two convolutions, at most two labels per client.
 
     Args:
-        data_dir: Where TFDS's data sets are; by default `TFDS_DATA_DIR`, else TFDS's own folder.
+        data_dir: The folder with TFDS's data sets; by default `$TFDS_DATA_DIR`, or else TFDS's own folder.
         num_clients: How many clients there are.
-        labels_per_client: How many labels a client has at most.
-        straddle: Cut the shards as the authors' program does (see `partition.shards`).
-        rows_per_client: Take this many training images for each client, drawn with `partition_seed`; None takes all.
+        labels_per_client: The most labels of a client.
+        straddle: Cut the shards as the authors' program does (see `fa.partition.shards`).
+        rows_per_client: Take this many training images per client on average, drawn with `partition_seed`; None takes
+            all.
         test_rows: Take this many test images, drawn likewise but the same with every seed; None takes all.
         padded: McMahan et al.'s network with padded convolutions instead of the authors' without.
         partition_seed: The seed from which the clients' shards are dealt.
         learning_rate: The step size of the local solver.
-        batch_size: Rows of a step; None is the full gradient.
-        max_epochs: Passes over its rows that a client may do in a round.
-        rounds: How many rounds there are.
-        participation: The share of the clients that take part in a round, or their number.
+        batch_size: Rows per step; None is the full gradient.
+        max_epochs: The most passes over its rows that a client does in a round.
+        rounds: How many rounds a run has.
+        participation: The fraction of the clients that take part in a round, or their number.
         dtype: Of the factors of the network's products, such as "bfloat16", which some processors multiply faster; all
             sums and the parameters stay float32.
 
@@ -96,18 +97,19 @@ def cifar10_resnet20(
     """Example 3 of the paper: CIFAR-10, ResNet-20 with GroupNorm, ten clients with at most five labels each.
 
     Args:
-        data_dir: Where TFDS's data sets are; by default `TFDS_DATA_DIR`, else TFDS's own folder.
+        data_dir: The folder with TFDS's data sets; by default `$TFDS_DATA_DIR`, or else TFDS's own folder.
         num_clients: How many clients there are.
-        labels_per_client: How many labels a client has at most.
-        straddle: Cut the shards as the authors' program does (see `partition.shards`).
-        rows_per_client: Take this many training images for each client, drawn with `partition_seed`; None takes all.
+        labels_per_client: The most labels of a client.
+        straddle: Cut the shards as the authors' program does (see `fa.partition.shards`).
+        rows_per_client: Take this many training images per client on average, drawn with `partition_seed`; None takes
+            all.
         test_rows: Take this many test images, drawn likewise but the same with every seed; None takes all.
         partition_seed: The seed from which the clients' shards are dealt.
         learning_rate: The step size of the local solver.
-        batch_size: Rows of a step; None is the full gradient.
-        max_epochs: Passes over its rows that a client may do in a round.
-        rounds: How many rounds there are.
-        participation: The share of the clients that take part in a round, or their number.
+        batch_size: Rows per step; None is the full gradient.
+        max_epochs: The most passes over its rows that a client does in a round.
+        rounds: How many rounds a run has.
+        participation: The fraction of the clients that take part in a round, or their number.
         dtype: Of the factors of the network's products, such as "bfloat16", which some processors multiply faster; all
             sums and the parameters stay float32.
 
@@ -143,20 +145,20 @@ def mnist_mini(
     participation: Any = 0.2,
     dtype: str | None = None,
 ) -> Example:
-    """Example 2 in small: 5,000 + 1,000 images of MNIST that come with the package, and an MLP.
+    """A small version of Example 2: 5,000 + 1,000 images of MNIST that come with the package, and an MLP.
 
-    Not one of the paper's examples; it runs offline, in seconds.
+    It is not one of the paper's examples; it runs offline, in seconds.
 
     Args:
         num_clients: How many clients there are.
-        labels_per_client: How many labels a client has at most.
+        labels_per_client: The most labels of a client.
         partition_seed: The seed from which the clients' shards are dealt.
-        model: Another one, such as `models.cnn()`.
+        model: Another model, such as `fa.models.cnn()`; by default an MLP.
         learning_rate: The step size of the local solver.
-        batch_size: Rows of a step; None is the full gradient.
-        max_epochs: Passes over its rows that a client may do in a round.
-        rounds: How many rounds there are.
-        participation: The share of the clients that take part in a round, or their number.
+        batch_size: Rows per step; None is the full gradient.
+        max_epochs: The most passes over its rows that a client does in a round.
+        rounds: How many rounds a run has.
+        participation: The fraction of the clients that take part in a round, or their number.
         dtype: Of the factors of the network's products, such as "bfloat16", which some processors multiply faster; all
             sums and the parameters stay float32.
 

@@ -43,22 +43,22 @@ def linear_regression(
     """Example 1 of the paper: f_i(u) = 1 / (2 N_i) sum_j (u'a_j - b_j)^2 + gamma / 2 ||u||^2, gamma = 0.01.
 
     A third of the rows (a, b) has entries from the standard normal, a third from Student's t with five degrees
-    of freedom, the rest from the uniform distribution on [-5, 5]; they are shuffled and dealt evenly. Nothing
-    is planted: b is drawn like a. The defaults are the paper's size (50,000 rows of 5,000 numbers, 1 GB).
+    of freedom, the rest from the uniform distribution on [-5, 5]; they are shuffled and dealt evenly. There is
+    no planted solution: b is drawn like a. The defaults are the paper's size (50,000 rows of 5,000 numbers, 1 GB).
 
-    The problem comes with its exact optimum, so that the history has `excess_loss`, F(z) - F*. It is solved for
-    by conjugate gradients once and kept in the cache folder.
+    The problem comes with its exact optimum, so the history has `excess_loss`, F(z) - F*. The optimum is computed once
+    by conjugate gradients and kept in the cache folder.
 
     Args:
         num_clients: How many clients there are.
         rows_per_client: Rows of each client.
-        dimension: Numbers of a row, and parameters of the model.
+        dimension: The length of a row, and the number of parameters.
         data_seed: The seed from which the rows are drawn.
         learning_rate: The step size of the local solver.
-        batch_size: Rows of a step; None is the full gradient.
-        max_epochs: Passes over its rows that a client may do in a round.
-        rounds: How many rounds there are.
-        participation: The share of the clients that take part in a round, or their number.
+        batch_size: Rows per step; None is the full gradient.
+        max_epochs: The most passes over its rows that a client does in a round.
+        rounds: How many rounds a run has.
+        participation: The fraction of the clients that take part in a round, or their number.
 
     >>> example = linear_regression(num_clients=4, rows_per_client=10, dimension=5)
     >>> example.problem.data.num_clients, example.rounds

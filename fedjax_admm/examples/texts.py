@@ -37,23 +37,24 @@ def text(
     rounds: int = 100,
     participation: Any = 0.1,
 ) -> Example:
-    """Next characters of Shakespeare's plays, by speaker: about 300 clients of 5 to 37,000 characters.
+    """Predicts the next characters in Shakespeare's plays, with one client per speaker.
 
-    Not one of the paper's examples. A row is `length` characters ("y") and those before them ("x"); each client's last
-    characters are held out for the accuracy, so every client has rows of both kinds.
+    There are about 300 clients, with 5 to 37,000 characters each. Not one of the paper's examples. A row is
+    `length` characters ("y") and those before them ("x"). Each client's last characters are held out for the accuracy,
+    so every client has rows of both kinds.
 
     Args:
         source: A text file, in which a speech is a line "NAME:", its lines and an empty line; or TFDS's name of one.
-        data_dir: Where TFDS's data sets are; by default `TFDS_DATA_DIR`, else TFDS's own folder.
+        data_dir: The folder with TFDS's data sets; by default `$TFDS_DATA_DIR`, or else TFDS's own folder.
         model: "gru" or "transformer", both small; or another one of as many tokens as the text has characters, and one.
-        length: Characters of a row.
-        fraction: The share of a client's characters that are held out, at the end.
-        num_clients: Only so many speakers, those who say most; by default all who say two characters or more.
+        length: Characters per row.
+        fraction: The fraction of each client's characters that are held out, at the end.
+        num_clients: Only this many speakers, those who say most; by default all who say at least two characters.
         learning_rate: The step size of the local solver; by default 1 for the GRU, 0.2 for the transformer.
-        batch_size: Rows of a step; None is the full gradient.
-        max_epochs: Passes over its rows that a client may do in a round.
-        rounds: How many rounds there are.
-        participation: The share of the clients that take part in a round, or their number.
+        batch_size: Rows per step; None is the full gradient.
+        max_epochs: The most passes over its rows that a client does in a round.
+        rounds: How many rounds a run has.
+        participation: The fraction of the clients that take part in a round, or their number.
 
     >>> example = fa.examples.text("tinyshakespeare.txt", model="transformer")  # doctest: +SKIP
     """
@@ -84,20 +85,20 @@ def text_mini(
     rounds: int = 30,
     participation: Any = 0.25,
 ) -> Example:
-    """Next characters of addresses of 28 presidents, 290 kB that come with the package, by speaker.
+    """Predicts the next characters in addresses of 28 presidents, with one client per speaker.
 
-    As `text` in small; it runs offline, in a minute or two.
+    The text, 290 kB, comes with the package. A small version of `text` that runs offline, in a minute or two.
 
     Args:
         model: "gru" or "transformer", both small; or another one of 76 tokens.
-        length: Characters of a row.
-        fraction: The share of a client's characters that are held out, at the end.
-        num_clients: Only so many speakers, those who say most; by default all.
+        length: Characters per row.
+        fraction: The fraction of each client's characters that are held out, at the end.
+        num_clients: Only this many speakers, those who say most; by default all.
         learning_rate: The step size of the local solver; by default 1 for the GRU, 0.2 for the transformer.
-        batch_size: Rows of a step; None is the full gradient.
-        max_epochs: Passes over its rows that a client may do in a round.
-        rounds: How many rounds there are.
-        participation: The share of the clients that take part in a round, or their number.
+        batch_size: Rows per step; None is the full gradient.
+        max_epochs: The most passes over its rows that a client does in a round.
+        rounds: How many rounds a run has.
+        participation: The fraction of the clients that take part in a round, or their number.
 
     >>> text_mini(num_clients=3, length=40).problem.data.names
     ['Andrew Jackson', 'Grover Cleveland', 'Theodore Roosevelt']

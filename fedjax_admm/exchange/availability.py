@@ -1,9 +1,10 @@
-"""Who is available in a round, as a part for `participation=`: at random, in turns, or by recorded times.
+"""Rules for `participation=` that say which clients are available in a round: at random, in turns, or at recorded
+times.
 
     fa.simulate(problem, algorithm, rounds=100, participation=fa.availability.probability(0.3, cohort=40))
 
-A cohort is drawn from those available. Where fewer are available than `cohort` asks for, all of them take part; where
-nobody is, the round changes nothing. Cohorts of different sizes are padded inside, so nothing is compiled again.
+The cohort is drawn from the available clients. If fewer are available than `cohort` asks for, all of them take part;
+if none is, the round changes nothing. Cohorts of different sizes are padded internally, so nothing is recompiled.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ def always(cohort: Any = 1.0) -> Availability:
 
 
 def probability(probability: Any, cohort: Any = 1.0) -> Availability:
-    """Each client is available in each round with a probability of its own, whatever the other rounds and clients.
+    """Each client is available in each round with a given probability, independently of other rounds and clients.
 
     Args:
         probability: A number in [0, 1], or one per client [clients].
@@ -210,9 +211,9 @@ def periodic(period: Any, on: Any, offset: Any = None, cohort: Any = 1.0) -> Ava
 
     Args:
         period: Rounds of a period, one number or one per client [clients].
-        on: For how many of them a client is available, likewise.
-        offset: The round in which a client's first time begins, likewise; by default the clients are spread evenly
-            over the period in their order: the first ones begin in round 0.
+        on: For how many of these rounds a client is available, one number or one per client [clients].
+        offset: The round in which a client first becomes available, one number or one per client [clients]. By default
+            the clients are spread evenly over the period, in their order, and the first ones begin in round 0.
         cohort: How many of those available are selected at most; see `probability`.
 
     Returns:
@@ -228,13 +229,13 @@ def periodic(period: Any, on: Any, offset: Any = None, cohort: Any = 1.0) -> Ava
 def trace(intervals: Sequence[Any], period: Any = None, cohort: Any = 1.0) -> Availability:
     """Clients are available at recorded times of the simulated clock.
 
-    It needs `client_time=fa.ClientTime(...)`, which says how long a round takes. Who is available when a round begins
-    may be selected, and then finishes the round. If nobody is, the round does nothing but wait for the next client.
+    It needs `client_time=fa.ClientTime(...)`, which says how long a round takes. Clients that are available when a
+    round begins may be selected, and finish the round. If none is, the round only waits for the next client.
 
     Args:
         intervals: For each client a list of pairs (on, off) in simulated seconds from the run's start, [] for a client
             that is never available.
-        period: Seconds after which all of it repeats, such as a day; None: never.
+        period: Seconds after which the intervals repeat, such as a day; None: they do not.
         cohort: How many of those available are selected at most; see `probability`.
 
     Returns:
@@ -254,9 +255,10 @@ def chosen_by(function: Callable[[int, Any], Any], cohort: Any = 1.0) -> Availab
 
     Args:
         function: (round, key) -> client numbers, or a mask [clients]; the round counts from 0, and the key is a
-            `jax.random` key of the run's seed and the round. It must return the same whenever it is asked the same.
-        cohort: How many of those named are selected at most; see `probability`. Records have room for so many in
-            every round: give it where the function names few of very many clients.
+            `jax.random` key of the run's seed and the round. It must always return the same clients for the same
+            arguments.
+        cohort: How many of those named are selected at most; see `probability`. Records reserve memory for this many
+            clients in every round, so set it if the function names few of very many clients.
 
     Returns:
         The part for `participation=`.

@@ -1,11 +1,12 @@
-"""Simulated seconds: what a round's work would take on clients of given speeds, if the server waits for the slowest.
+"""Simulated seconds: how long a round would take with clients of given speeds, if the server waits for the slowest.
 
 A client receives, computes and sends, one after the other:
 
     seconds = floats received / bandwidth + per-example gradients / speed + floats sent / bandwidth,
 
-with the criterion's gradients among them. The round takes as long as its slowest client, or until the deadline; what
-the server computes takes no time, nor does waiting for a client that dropped out or is in quarantine: it is known.
+where the gradients include those of the stopping criterion. A round takes as long as its slowest client, or until the
+deadline. The server's computation takes no time, and the server does not wait for clients that dropped out or are in
+quarantine.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from .stage import Memory, Outcome, Stage
 
 @record
 class ClientTime(Stage):
-    """How fast clients are, and how long the server waits.
+    """How fast clients are, and how long the server waits for them.
 
     Attributes:
-        gradients_per_second: Per-example gradients that a client computes a second, a number or one per client
+        gradients_per_second: Per-example gradients that a client computes per second: a number, or one per client
             [clients].
-        floats_per_second: Floats that a client receives or sends a second, likewise; None: they take no time.
-        deadline: Seconds after which the server goes on without those that have not answered; None: it waits for all.
-            A client that is late keeps its former state, as one that dropped out does. It computes to the end, and
-            its work counts.
+        floats_per_second: Floats that a client receives or sends per second: a number, or one per client [clients].
+            None: sending takes no time.
+        deadline: Seconds after which the server continues without the clients that have not answered; None: it waits
+            for all. A client that is late keeps its previous state, like one that dropped out, but finishes its work,
+            which is counted.
 
     >>> time = ClientTime([10_000, 20_000], floats_per_second=1e6)
     >>> time.seconds(np.arange(2), gradients=5000, floats=2000).tolist()

@@ -27,34 +27,36 @@ GROSS = 10.0  # times clip_norm: a longer update is an offence where there is qu
 
 @record
 class Faults(Stage):
-    """Which clients fail, how, and what the server does about it. What is None is off.
+    """Which clients fail and how, and what the server does about it. An argument that is None is off.
 
-    A client that drops out or is in quarantine computes, receives and sends nothing and keeps its former rows, as does
-    one whose solve or update is kept out; the server goes on with the others, and if there are none it stays as it is.
-    A corrupted client solves its subproblem soundly and corrupts what it sends; server and client then both go on from
-    what was received, clipped: duals, controls and the like follow from that. A penalty stays as it is where the update
-    was clipped, since the rule would compare the clip's length with itself and could double the penalty for ever.
+    A client that drops out or is in quarantine computes, receives and sends nothing. It keeps its previous state, as
+    does a client whose update is rejected. The server continues with the other clients; if there are none, its model
+    stays as it is. A corrupted client solves its subproblem correctly but sends something else. Server and client both
+    continue from what was received and clipped, so duals and control variates follow from that. The penalty of a
+    client whose update was clipped does not change, since its rule would compare the clipping length with itself.
 
-    With both defences on, whatever a client sends is either an offence or moves it by `clip_norm` at most. How far the
-    server can be led in k rounds then does not depend on what is sent: by k clip_norm where models are averaged, by
-    k (k + 3) / 2 clip_norm where duals of a constant penalty add the pulls up. To hold it closer, a server would have
-    to tell a client that pulls a little the same way for ever from one whose optimum is far away; no limit on updates
-    does.
+    With both defences on, whatever a client sends is either an offence or moves the client by at most `clip_norm`. So
+    the distance by which corrupted clients can move the server in k rounds is limited, whatever they send: to k
+    clip_norm for methods that average models, and to k (k + 3) / 2 clip_norm for methods whose duals, at a constant
+    penalty, add up the updates. A limit on updates cannot do better, since it cannot distinguish a client that always
+    pulls a little in one direction from a client whose optimum is far away.
 
-    `Solves.stop_reason` says who and when: "dropped", "quarantined", "failed", "corrupted" (used) or "rejected" (kept
-    out), and the history has a column with the number of each.
+    `Solves.stop_reason` records what happened to each client: "dropped", "quarantined", "failed", "corrupted" (its
+    update was used) or "rejected" (its update was not used). The history has a column with the number of each.
 
     Attributes:
-        dropout: The probability that a selected client drops out of a round before it does anything; a number, one per
-            client [clients], or a table [rounds, clients], with zeros and ones a given schedule.
+        dropout: The probability that a selected client drops out of a round before it does anything: a number, one per
+            client [clients], or a table [rounds, clients], which with zeros and ones is a fixed schedule.
         corruption: What corrupted clients send in place of their parameters u: "scale", z + strength (u - z);
             "sign_flip", z - strength (u - z); "noise", u + strength * standard normal; "constant", strength in every
             place.
         corrupted: The numbers of the clients that are corrupted whenever they take part.
-        strength: The strength of the corruption; by default 10 for "scale", NaN for "constant", else 1.
-        clip_norm: The server shortens updates u - z to this norm at most; choose more than sound clients need.
-        quarantine_after: A client is left out for the rest of the run after so many offences: solves or updates that
-            were not finite, or updates more than ten times as long as clip_norm, which are then kept out.
+        strength: The strength of the corruption; by default 10 for "scale", NaN for "constant", and otherwise 1.
+        clip_norm: The server shortens updates u - z to at most this norm; choose it larger than the updates of correct
+            clients.
+        quarantine_after: After this many offences a client is excluded for the rest of the run. Offences are solves or
+            updates that are not finite, and updates more than ten times as long as clip_norm; such updates are not
+            used.
 
     >>> Faults(dropout=0.3, corruption="sign_flip", corrupted=[0, 7], clip_norm=10).strength
     1.0

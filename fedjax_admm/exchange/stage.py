@@ -48,14 +48,14 @@ class Outcome(NamedTuple):
 
 
 class Stage:
-    """Something that happens to a client's work on its way to the server; a stage of your own inherits from it.
+    """A step that a client's work passes on its way to the server. Your own stage inherits from this class.
 
-    This one does nothing. All functions are for one client; override those that you need, and the others do nothing.
+    This class does nothing. All functions are for one client; override those that you need.
     """
 
     @property
     def name(self) -> str:
-        """The name under which its memory is kept; no two stages of a run have the same."""
+        """The name under which the stage's memory is kept; two stages of a run must not have the same name."""
         return type(self).__name__
 
     @property
@@ -68,7 +68,7 @@ class Stage:
         return jax.tree.map(lambda leaf: leaf[id] if jnp.ndim(leaf) == 1 else leaf, self)
 
     def start(self, params: Any, client: Client) -> Memory:
-        """What it remembers of a client at first."""
+        """The initial memory of a client, a dict of arrays."""
         return {}
 
     def absent(self, memory: Memory, client: Client, round: Round) -> Array:
@@ -76,25 +76,25 @@ class Stage:
         return jnp.int32(PRESENT)
 
     def receive(self, outcome: Outcome, memory: Memory, client: Client, round: Round) -> Outcome:
-        """What the server takes of a client that worked."""
+        """What the server receives of a client that worked."""
         return outcome
 
     def transform(self, message: Any, memory: Memory, client: Client, round: Round) -> tuple[Any, Memory]:
-        """(message, memory) of a client whose message comes; for the others the memory stays as it was."""
+        """The (message, memory) of a client whose message arrives; other clients keep their memory."""
         return message, memory
 
     def remember(self, memory: Memory, stop_code: Array) -> Memory:
-        """The memory after a round in which the client's solve ended so."""
+        """The memory after a round in which the client's solve ended with this stop code."""
         return memory
 
     def check(self, num_clients: int) -> None:
-        """Raises ValueError if what was given per client does not fit their number."""
+        """Raises ValueError if a field with one value per client does not fit the number of clients."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(self):
             if np.ndim(leaf) == 1:
                 checks.client_axis(f"{type(self).__name__}{jax.tree_util.keystr(path)}", leaf, num_clients)
 
     def check_rounds(self, rounds: int) -> None:
-        """Raises ValueError if what was given per round does not reach to the last."""
+        """Raises ValueError if a field with one value per round ends before the last round."""
 
 
 @record

@@ -1,8 +1,8 @@
 """Models as pairs of pure functions, `init: key -> params` and `apply: (params, x) -> outputs`.
 
-The products and poolings of this package's own networks have their gradients written out, so they are differentiated
-in reverse mode alone, as often as wanted: a Hessian-vector product is `jax.grad(lambda p: vdot(jax.grad(f)(p), v))`.
-What is offered here is whatever a module of the folder names in its `__all__`.
+The package's own networks have hand-written gradients of their products and poolings. So they can only be
+differentiated in reverse mode, but repeatedly: a Hessian-vector product is `jax.grad(lambda p: vdot(jax.grad(f)(p),
+v))`.
 """
 
 from __future__ import annotations

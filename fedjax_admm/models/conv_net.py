@@ -47,13 +47,13 @@ def cnn(
     """Convolution 5x5 x 32, pool, convolution 5x5 x 64, pool, dense 512, dense 10, with ReLU between.
 
     Args:
-        input_shape: Of one image, as uint8 pixels (floats: already in [0, 1]).
-        classes: Number of logits.
+        input_shape: The shape of one image, of uint8 pixels or of floats that are already in [0, 1].
+        classes: The number of logits.
         padded: False is the paper's network (582,026 parameters on MNIST), True that of McMahan et al. 2017, whose
             convolutions keep the image's size (1,663,370).
-        normalization: Mean and standard deviation by channel.
-        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
-        param_dtype: Of the parameters.
+        normalization: Mean and standard deviation per channel.
+        dtype: The dtype of products, such as "bfloat16"; sums, and by default products, have that of the parameters.
+        param_dtype: The dtype of the parameters.
 
     >>> model = cnn()
     >>> model.apply(model.init(jax.random.key(0)), jnp.zeros((2, 28, 28, 1), jnp.uint8)).shape

@@ -27,14 +27,15 @@ Padding = str | Sequence[tuple[int, int]]
 def conv2d(
     x: jax.Array, kernel: jax.Array, strides: tuple[int, int] = (1, 1), padding: Padding = "VALID", dtype: Any = None
 ) -> jax.Array:
-    """Cross-correlate images with a kernel; equals `lax.conv_general_dilated` (NHWC, HWIO) to rounding.
+    """Cross-correlates images with a kernel; equal to `lax.conv_general_dilated` (NHWC, HWIO) up to rounding.
 
     Args:
         x: Images [N, H, W, Cin].
         kernel: [kh, kw, Cin, Cout], of the same dtype.
         strides: Steps along height and width.
         padding: "VALID", "SAME", or ((top, bottom), (left, right)), non-negative.
-        dtype: To which the factors of all products are rounded, also in the gradients; their sums have the dtype of x.
+        dtype: The dtype to which the factors of all products are rounded, also in the gradients; sums have the dtype
+            of x.
 
     Returns:
         [N, H', W', Cout].

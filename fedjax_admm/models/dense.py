@@ -37,13 +37,13 @@ class Perceptron(nn.Module):
 
 
 def linear(inputs: int, *, use_bias: bool = False, dtype: Any = None, param_dtype: Any = jnp.float32) -> Model:
-    """x -> <w, x>: [N, inputs] -> [N], the paper's Example 1. uint8 are pixels, and divided by 255.
+    """x -> <w, x>: [N, inputs] -> [N], the paper's Example 1. uint8 inputs are taken for pixels and divided by 255.
 
     Args:
         inputs: The length of x.
         use_bias: Whether a number is added.
-        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
-        param_dtype: Of the parameters.
+        dtype: The dtype of products, such as "bfloat16"; sums, and by default products, have that of the parameters.
+        param_dtype: The dtype of the parameters.
 
     >>> model = linear(5000)
     >>> model.init(jax.random.key(0))["Dense_0"]["kernel"].shape
@@ -63,14 +63,14 @@ def logistic(
 ) -> Model:
     """Multinomial logistic regression: [N, *input_shape] -> logits [N, classes].
 
-    uint8 are pixels, and divided by 255.
+    uint8 inputs are taken for pixels and divided by 255.
 
     Args:
-        input_shape: Of one example; a number is the length of a vector.
-        classes: Number of logits.
-        normalization: Mean and standard deviation by channel.
-        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
-        param_dtype: Of the parameters.
+        input_shape: The shape of one example; a number is the length of a vector.
+        classes: The number of logits.
+        normalization: Mean and standard deviation per channel.
+        dtype: The dtype of products, such as "bfloat16"; sums, and by default products, have that of the parameters.
+        param_dtype: The dtype of the parameters.
 
     >>> model = logistic((28, 28, 1), normalization=fa.models.MNIST)
     >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
@@ -90,15 +90,15 @@ def mlp(
 ) -> Model:
     """Multilayer perceptron with ReLU: [N, *input_shape] -> logits [N, classes].
 
-    uint8 are pixels, and divided by 255.
+    uint8 inputs are taken for pixels and divided by 255.
 
     Args:
-        input_shape: Of one example; a number is the length of a vector.
+        input_shape: The shape of one example; a number is the length of a vector.
         hidden: Sizes of the hidden layers; a number is that of one layer.
-        classes: Number of logits.
-        normalization: Mean and standard deviation by channel.
-        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
-        param_dtype: Of the parameters.
+        classes: The number of logits.
+        normalization: Mean and standard deviation per channel.
+        dtype: The dtype of products, such as "bfloat16"; sums, and by default products, have that of the parameters.
+        param_dtype: The dtype of the parameters.
 
     >>> model = mlp((28, 28, 1), hidden=(200, 200), normalization=fa.models.MNIST)    # McMahan's 2NN
     >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))

@@ -16,31 +16,31 @@ __all__ = ["Model", "from_flax"]
 
 
 class Model(NamedTuple):
-    """Two pure functions. Models built twice from equal arguments are equal and hash equal, so that what was
-    compiled for one is found again for the other."""
+    """Two pure functions, `init` and `apply`. Models built from equal arguments are equal, so nothing is compiled
+    twice."""
 
     init: Callable[[Key], Params]  # key -> params
     apply: Callable[[Params, jax.Array], jax.Array]  # (params, x [N, ...]) -> outputs [N, ...]
 
 
 def from_flax(module: Any, sample_input: Any = None, *, dtype: Any = None, param_dtype: Any = None) -> Model:
-    """Make a model of a flax module, linen or nnx; parameters become plain nested dictionaries.
+    """Makes a model from a flax module, linen or nnx; parameters become plain nested dictionaries.
 
     Args:
-        module: A linen module; or a function of `nnx.Rngs` that builds an nnx module; or an nnx module, of which
-            `init` then returns the parameters that it has, whatever the key.
-        sample_input: For linen, a batch (or its `jax.ShapeDtypeStruct`) that tells the shapes.
-        dtype: Of the arithmetic, such as "bfloat16": parameters and inputs are cast to it, and outputs back. None
-            leaves it to the module, whose layers may have a `dtype` each; norms and sums are then more exact.
-        param_dtype: Of the parameters; None leaves it to the module.
+        module: A linen module; a function of `nnx.Rngs` that builds an nnx module; or an nnx module, whose current
+            parameters `init` then returns, whatever the key.
+        sample_input: For linen, a batch (or its `jax.ShapeDtypeStruct`), to find the shapes.
+        dtype: The dtype of the arithmetic, such as "bfloat16": parameters and inputs are cast to it, and outputs back.
+            None leaves it to the module, whose layers may each have a `dtype`; norms and sums are then more exact.
+        param_dtype: The dtype of the parameters; None leaves it to the module.
 
-    Modules that carry a random state which their outputs do not depend on, such as `nnx.RNN` with cells that start at
-    zero, are fine: only what changes the outputs counts.
+    Modules may have a random state that does not affect their outputs, such as `nnx.RNN` with cells that start at
+    zero.
 
     Raises:
-        ValueError: Where the module has state besides its parameters, such as BatchNorm's running statistics: a client
-            would have nowhere to keep it. Where the outputs are random, as a dropout's are, `apply` says so for nnx,
-            which tells shapes only then. The message names the submodule.
+        ValueError: The module has state besides its parameters, such as BatchNorm's running statistics, which is not
+            supported. If the outputs are random, as with dropout, `apply` raises this for nnx. The message names the
+            submodule.
 
     >>> model = from_flax(linen.Dense(10), jnp.ones((1, 784)))
     >>> model = from_flax(lambda rngs: nnx.Linear(784, 10, rngs=rngs))

@@ -19,13 +19,13 @@ __all__ = ["packed", "unpacked"]
 
 
 def packed(model: Model) -> Model:
-    """The same model with all parameters in one array, side by side, which compiles faster.
+    """The same model with all its parameters in one array, which compiles faster.
 
     Args:
-        model: Its parameters have one dtype.
+        model: A model whose parameters have the same dtype.
 
     Raises:
-        ValueError: They have several.
+        ValueError: The parameters have several dtypes.
 
     >>> model = packed(fa.models.mlp((28, 28, 1), hidden=(128, 64)))
     >>> params = model.init(jax.random.key(0))
@@ -42,7 +42,7 @@ def packed(model: Model) -> Model:
 
 
 def unpacked(model: Model, params: Any) -> Params:
-    """The parameters of a packed model as those of the model that was packed.
+    """The parameters of a packed model, in the structure of the original model.
 
     Args:
         model: What `packed` returned.

@@ -92,11 +92,11 @@ def resnet20(
     """ResNet-20 with GroupNorm: 269,722 parameters on CIFAR-10.
 
     Args:
-        input_shape: Of one image, as uint8 pixels (floats: already in [0, 1]).
-        classes: Number of logits.
-        normalization: Mean and standard deviation by channel.
-        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
-        param_dtype: Of the parameters.
+        input_shape: The shape of one image, of uint8 pixels or of floats that are already in [0, 1].
+        classes: The number of logits.
+        normalization: Mean and standard deviation per channel.
+        dtype: The dtype of products, such as "bfloat16"; sums, and by default products, have that of the parameters.
+        param_dtype: The dtype of the parameters.
 
     >>> model = resnet20()
     >>> sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
@@ -119,12 +119,12 @@ def resnet18(
     """ResNet-18 for small images, with GroupNorm: 11,173,962 parameters on CIFAR-10.
 
     Args:
-        input_shape: Of one image, as uint8 pixels (floats: already in [0, 1]).
-        classes: Number of logits.
+        input_shape: The shape of one image, of uint8 pixels or of floats that are already in [0, 1].
+        classes: The number of logits.
         groups: Into how many groups a norm divides the channels; it has to divide 64.
-        normalization: Mean and standard deviation by channel.
-        dtype: Of the products' factors, such as "bfloat16"; None is that of the parameters. Sums have the latter.
-        param_dtype: Of the parameters.
+        normalization: Mean and standard deviation per channel.
+        dtype: The dtype of products, such as "bfloat16"; sums, and by default products, have that of the parameters.
+        param_dtype: The dtype of the parameters.
 
     >>> jax.eval_shape(resnet18(classes=100).init, jax.random.key(0))["Dense_0"]["kernel"].shape
     (512, 100)

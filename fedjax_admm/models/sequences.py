@@ -13,12 +13,12 @@ __all__ = ["gru", "transformer"]
 
 
 def gru(tokens: int, *, features: int = 16, hidden: int = 128) -> Model:
-    """An embedding, gated recurrent units that begin each row at zero, and a linear layer.
+    """An embedding, gated recurrent units whose state is zero at the start of each row, and a linear layer.
 
     Args:
         tokens: How many there are, numbered from 0.
-        features: Numbers of a token's embedding.
-        hidden: Units.
+        features: The length of a token's embedding.
+        hidden: The number of units.
 
     >>> gru(tokens=66).apply(gru(tokens=66).init(jax.random.key(0)), jnp.zeros((2, 80), jnp.uint8)).shape
     (2, 80, 66)
@@ -27,14 +27,15 @@ def gru(tokens: int, *, features: int = 16, hidden: int = 128) -> Model:
 
 
 def transformer(tokens: int, *, length: int, width: int = 64, heads: int = 4, blocks: int = 2) -> Model:
-    """A decoder: embeddings of tokens and places, blocks of causal attention and a GELU layer, normalized before.
+    """A decoder: embeddings of tokens and positions, and blocks of causal attention and a GELU layer, each normalized
+    before.
 
     Args:
         tokens: How many there are, numbered from 0.
-        length: Tokens of a row, at most.
-        width: Numbers of a token within.
-        heads: Of each attention.
-        blocks: How many.
+        length: The most tokens of a row.
+        width: The length of a token's vector.
+        heads: The attention heads of each block.
+        blocks: The number of blocks.
 
     >>> model = transformer(tokens=66, length=80)
     >>> model.apply(model.init(jax.random.key(0)), jnp.zeros((2, 80), jnp.uint8)).shape

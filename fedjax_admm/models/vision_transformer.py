@@ -78,16 +78,16 @@ def vit(
     """A vision transformer: with its defaults 546,058 parameters on CIFAR-10.
 
     Args:
-        input_shape: Of one image, as uint8 pixels (floats: already in [0, 1]).
-        classes: Number of logits.
+        input_shape: The shape of one image, of uint8 pixels or of floats that are already in [0, 1].
+        classes: The number of logits.
         patch: The side of a patch in pixels; it has to divide the image's.
         width: Numbers of a patch's vector.
         depth: Blocks.
         heads: Attention heads of a block; they have to divide the width.
-        normalization: Mean and standard deviation by channel.
+        normalization: Mean and standard deviation per channel.
         dtype: Of the arithmetic of dense layers and attention, such as "bfloat16"; None is that of the parameters.
             Norms, shortcuts and logits have the latter.
-        param_dtype: Of the parameters.
+        param_dtype: The dtype of the parameters.
 
     >>> model = vit(depth=1)
     >>> jax.eval_shape(model.apply, jax.eval_shape(model.init, jax.random.key(0)), jnp.zeros((2, 32, 32, 3))).shape

@@ -1,4 +1,4 @@
-"""What is to be learned: a problem, ready-made losses, and how it is evaluated."""
+"""Ready-made losses for `fa.Problem`."""
 
 from .standard import classification, next_token, regression
 

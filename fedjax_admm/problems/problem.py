@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import itertools
@@ -26,23 +25,24 @@ from ..data.rows import Rows, in_memory, kept, kinds, on_device
 
 @record
 class Problem:
-    """What the clients minimise together: first parameters, a loss for each example, and who has which rows.
+    """What the clients minimise together: initial parameters, a loss per example, and the data of each client.
 
         min_z sum_i alpha_i f_i(z),    f_i the mean of `loss` over client i's rows, plus `regularizer`.
 
-    The functions are static and the data is an argument of what is compiled: another problem with the same
-    functions and shapes compiles nothing. So define the functions once, at a module's top level.
+    The functions are compiled in, and the data is an argument. So another problem with the same functions and shapes
+    is not compiled again, provided that you define the functions once, at a module's top level.
 
     Attributes:
         init: key -> parameters, any pytree of floating-point arrays.
-        loss: (params, batch) -> [batch], one loss per example; `batch` has the structure of the data's fields. A loss
-            or metric with a method `check_fields(params_shape, fields, name)` is asked to raise if it cannot use the
-            data.
+        loss: (params, batch) -> [batch], one loss per example; `batch` has the structure of the data's fields. If a
+            loss or metric has a method `check_fields(params_shape, fields, name)`, that is called first and may raise
+            if the data does not fit.
         data: The clients' rows.
         regularizer: params -> scalar, added to every client's loss.
         eval_data: A pytree [rows, ...] on which the metrics are averaged.
-        metrics: name -> (params, batch) -> [batch]; more is taken to be better, so of an error give the negative.
-        optimal_loss: min F where it is known; the history then has `excess_loss`, F(z) - optimal_loss.
+        metrics: name -> (params, batch) -> [batch]. Larger values are taken to be better, so for an error return its
+            negative.
+        optimal_loss: The minimum of F, if it is known; the history then has `excess_loss`, F(z) - optimal_loss.
         client_eval_data: A FederatedData with one entry per client of `data`, in the same order: the rows that
             `simulate(evaluate_clients_every=...)` evaluates each client on. By default its own.
 
@@ -71,7 +71,7 @@ class Problem:
         self._check()
 
     def with_optimum(self, optimal_loss: float) -> Problem:
-        """The same problem, with its least loss known."""
+        """The same problem, with its smallest possible loss given."""
         return dataclasses.replace(self, optimal_loss=optimal_loss)
 
     def with_recipe(self, recipe: dict[str, Any]) -> Problem:
@@ -110,6 +110,10 @@ class Problem:
         for name, value in values.items():
             object.__setattr__(other, name, value)
         return other
+
+    def __repr__(self) -> str:
+        metrics = "".join(f", metrics={name}" for name in [", ".join(name for name, _ in self.metrics)] if name)
+        return f"Problem({self.data!r}{metrics})"
 
     @property
     def evaluated_data(self) -> FederatedData:
@@ -196,8 +200,12 @@ class Problem:
         batch = kinds(fields, rows)
         check = getattr(function, "check_fields", None)
         if check is not None:  # of what only the values tell, such as labels out of range
-            with contextlib.suppress(KeyError):  # the function itself will fail for it
+            try:
                 check(params, sample(fields), source)
+            except ValueError:
+                raise
+            except Exception:
+                pass  # the function itself will fail for it, with a line that names it
         value = _shape_of(name, function, params, batch, source)
         shape = getattr(value, "shape", None)
         if shape == (rows,) and name == "loss" and not jnp.issubdtype(value.dtype, jnp.floating):

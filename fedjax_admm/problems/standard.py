@@ -41,10 +41,11 @@ def classification(model: Model, *, accuracy: bool = True) -> dict[str, Any]:
 def next_token(model: Model, *, accuracy: bool = True) -> dict[str, Any]:
     """Softmax cross entropy of a sequence model's logits [batch, length, tokens] against the tokens [batch, length].
 
-    A row's loss is the mean over its tokens but for those numbered 0, which fill a row up, and so is its accuracy.
+    The loss and the accuracy of a row are means over its tokens, except those with number 0, which only fill the row
+    up.
 
     Args:
-        model: Its outputs are the logits, for each place of the token that is to be predicted there.
+        model: Its outputs are the logits of the token that is to be predicted at each position.
         accuracy: With False there is no metric, for a problem without `eval_data`.
 
     Returns:
@@ -60,7 +61,7 @@ def next_token(model: Model, *, accuracy: bool = True) -> dict[str, Any]:
 
 
 def regression(model: Model) -> dict[str, Any]:
-    """Half the squared error of a model's outputs, [batch] or [batch, outputs], shaped as the targets.
+    """Half the squared error of a model's outputs, [batch] or [batch, outputs], in the shape of the targets.
 
     Args:
         model: Its outputs are the predictions.

@@ -38,13 +38,13 @@ class EvaluatedClients:
 
 
 class ClientMetrics(Mapping[str, np.ndarray]):
-    """Every client's loss and metrics, [evaluations, clients] each.
+    """Every client's loss and metrics, as arrays [evaluations, clients].
 
-    "loss" is f_i at the server's parameters, the regularizer included; "personal_loss" is that at the client's own,
-    where the method keeps them; each metric likewise. NaN stands for a client without rows.
+    "loss" is f_i at the server's parameters, including the regularizer, and "personal_loss" is f_i at the client's own
+    parameters, if the method keeps them. Metrics are named in the same way. NaN stands for a client without rows.
 
     Args:
-        rounds: After which rounds the evaluations took place [evaluations].
+        rounds: The rounds after which clients were evaluated [evaluations].
         about: Whom they are of.
         values: name -> [evaluations, clients].
 
@@ -79,12 +79,12 @@ class ClientMetrics(Mapping[str, np.ndarray]):
         return len(self._values)
 
     def worst(self, name: str, number: int, less_is_better: bool = True) -> np.ndarray:
-        """The places [number] of the worst clients at the last evaluation, the worst first.
+        """The positions [number] of the worst clients at the last evaluation, the worst first.
 
         Args:
             name: A loss or metric.
             number: How many.
-            less_is_better: Of the quantity.
+            less_is_better: Whether smaller values of it are better.
         """
         last = np.nan_to_num(self[name][-1], nan=-np.inf if less_is_better else np.inf)
         return np.argsort(-last if less_is_better else last, kind="stable")[:number]

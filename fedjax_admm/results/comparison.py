@@ -24,7 +24,8 @@ LAST = 10  # evaluations that the mean at the end is taken over
 class Comparison:
     """Runs by algorithm and seed.
 
-    Runs of one seed share cohorts, rows and start, so differences to the baseline are taken seed by seed.
+    Runs with the same seed share initial parameters, cohorts and order of rows, so differences to the baseline are
+    paired by seed.
 
     >>> comparison = fa.compare(problem, {"FedADMM": one, "InSa": other}, rounds=100, seeds=[0, 1])  # doctest: +SKIP
     >>> print(comparison.table().markdown())  # doctest: +SKIP
@@ -36,7 +37,7 @@ class Comparison:
     targets: Sequence[tuple[str, float]] = ()  # column of the history and value that the work is told until
 
     def statistics(self) -> list[dict[str, Any]]:
-        """A row per algorithm, numbers: mean and deviation (`_std`) over the seeds that finished.
+        """One dict of numbers per algorithm: means and standard deviations (`_std`) over the seeds that finished.
 
         For loss and metrics: `_final`, `_last` (mean of the last ten evaluations, or of all if fewer), `_best` (least
         loss, greatest metric) and `_last_difference` (to the baseline, paired by seed). `gradients_ratio`,
@@ -50,11 +51,12 @@ class Comparison:
         return Table(tuple(rows[0]), tuple(tuple(str(value) for value in row.values()) for row in rows)).csv()
 
     def table(self, clients: bool = False) -> Table:
-        """The comparison as text; `.markdown()` and `.latex()` of it are other forms, `legend` says what is what.
+        """The comparison as a text table; its `.markdown()` and `.latex()` give other forms, and `legend` explains the
+        columns.
 
         Args:
-            clients: Only the statistics over clients, of runs that evaluate them: "loss worst decile" and so on, the
-                mean over the last ten evaluations of clients.
+            clients: Show the statistics over clients instead, for runs that evaluate them: "loss worst decile" and so
+                on, as means over the last ten evaluations of clients.
         """
         if clients:
             return self._clients_table()
@@ -118,14 +120,14 @@ class Comparison:
         return Table(("algorithm", "seeds", *(name.replace("_", " ") for name in columns)), tuple(rows))
 
     def to_target(self, column: str, target: float) -> Table:
-        """The work until a column of the history was first at the target, in the rounds that were evaluated.
+        """The work until a column of the history first reached the target, in the rounds that were evaluated.
 
-        The mean over the seeds that reached it, each a sum over all clients: rounds, local epochs, per-example
-        gradients, those of the criterion among them, floats, and with a client time simulated seconds.
+        The columns are means over the seeds that reached it, each a sum over all clients: rounds, local epochs,
+        per-example gradients, how many of those the criterion took, floats and, with a client time, simulated seconds.
 
         Args:
-            column: "loss", "excess_loss" (at most the target), a metric (at least), or a statistic over clients such
-                as "accuracy_worst_decile", in the direction of what it is of.
+            column: "loss" or "excess_loss" (which have to fall to the target), a metric (which has to rise to it), or
+                a statistic of one of them over clients, such as "accuracy_worst_decile".
             target: The number.
 
         >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
@@ -156,7 +158,8 @@ class Comparison:
         }
 
     def notes(self) -> list[str]:
-        """What is missing from the table, which runs used nothing, and over what the last mean is; a sentence each."""
+        """Sentences on what is missing from the table, in which runs the server used nothing, and what the mean at the
+        end is taken over."""
         every = ((label, seed, why) for label, seeds in self.missing.items() for seed, why in seeds.items())
         notes = [f"{label}, seed {seed}: {why.partition(';')[0]}" for label, seed, why in every]
         unused = ((label, seed, unused_note(run)) for label, seeds in self.runs.items() for seed, run in seeds.items())
@@ -182,11 +185,11 @@ class Comparison:
         return overview(self.by_label(), against=against)
 
     def by_label(self) -> dict[str, list[RunRecord]]:
-        """label -> the runs of its seeds; algorithms that diverged with every seed are left out."""
+        """label -> its runs, one per seed; algorithms that diverged with every seed are left out."""
         return {label: list(runs.values()) for label, runs in self.runs.items() if runs}
 
     def text(self, width: int | None = None) -> str:
-        """Table, notes and the work until the targets; a table wider than `width` characters goes on below."""
+        """Table, notes and the work until the targets; a table wider than `width` characters is continued below."""
         parts = ["\n".join([self.table().text(width), *self.notes()])]
         parts += [f"{heading}:\n{work.text(width)}" for heading, work in self.target_tables().items()]
         return "\n\n".join(parts)

@@ -22,13 +22,13 @@ class History(Mapping[str, np.ndarray]):
     """Columns as NumPy arrays, one entry per round, round 0 (before any training) included.
 
     The metrics of the problem are columns too, after the losses. Losses and metrics are NaN in rounds that were not
-    evaluated. Runs that evaluate clients have for the loss and each metric, and for those at clients' own parameters
-    (`personal_loss` and so on), the columns `_mean`, `_std`, `_worst_decile`, `_best_decile` and `_worst` over clients,
-    each of which counts alike: `loss_worst_decile` is the loss than which a tenth of the clients have a higher one. The
-    other columns are listed below.
+    evaluated. Runs that evaluate clients also have statistics over clients of the loss and each metric, and of those
+    at the clients' own parameters (`personal_loss` and so on): the columns `_mean`, `_std`, `_worst_decile`,
+    `_best_decile` and `_worst`. Each client counts the same in them; `loss_worst_decile`, for example, is exceeded by
+    the losses of a tenth of the clients. The other columns are listed below.
 
     Args:
-        rows: Column -> number, one dict per round.
+        rows: One dict per round, column -> number.
 
     >>> history = History([{"round": 0, "loss": 2.0}, {"round": 1, "loss": 1.0}])
     >>> history["loss"].tolist()
@@ -90,7 +90,7 @@ History.__doc__ = f"{History.__doc__}\n    Columns:\n{textwrap.indent(documentat
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run wrote down: everything but the parameters and the clients' state.
+    """What was recorded in a run: everything except the parameters and the clients' states.
 
     >>> run = fa.read_run("runs/one")  # doctest: +SKIP
     >>> run.history["loss"][-1], run.epoch_reduction  # doctest: +SKIP
@@ -111,12 +111,12 @@ class RunRecord:
 
     @property
     def epoch_reduction(self) -> float:
-        """The share of epochs saved: 1 - done / what the solves that took place might have done at most."""
+        """The share of epochs saved: 1 - epochs done / the most that these solves were allowed to do."""
         most = np.sum(self.solves.max_epochs, dtype=np.int64, where=self.solves.took_place)
         return 1 - float(np.sum(self.epochs, dtype=np.int64) / most) if most else 0.0
 
     def client_epochs(self) -> np.ndarray:
-        """Epochs of every client in every round [rounds, clients], NaN where it was not selected or was away."""
+        """Epochs of every client in every round [rounds, clients]; NaN if it was not selected or was absent."""
         table = self._client_table(len(self.cohorts), np.nan)
         np.put_along_axis(table, self.cohorts, np.where(self.solves.took_place, self.epochs, np.nan), axis=1)
         return table[:, :-1]
@@ -134,8 +134,8 @@ class RunRecord:
     def client_penalties(self) -> np.ndarray:
         """Every client's penalty after every round [rounds + 1, clients], round 0 included.
 
-        A client's penalty changes in its own solves alone. Of clients that were never selected only their mean
-        is known, from the history's first row.
+        A client's penalty changes only in its own solves. For clients that were never selected only the mean is known,
+        from round 0 of the history.
         """
         rounds = len(self.cohorts)
         table = self._client_table(rounds + 1, np.nan)
@@ -181,7 +181,7 @@ class RunRecord:
 
 @dataclass(frozen=True, repr=False)
 class Result(RunRecord):
-    """What `simulate` returns: the run's record, and where it ended.
+    """What `simulate` returns: everything that was recorded, and the final parameters and state.
 
     >>> result = fa.simulate(problem, algorithm, rounds=100)  # doctest: +SKIP
     >>> result.params, result.state.duals, result.history["loss"], result.solves.stop_reason  # doctest: +SKIP
@@ -192,12 +192,12 @@ class Result(RunRecord):
 
 
 class DivergenceError(RuntimeError, SharedError):
-    """A run produced something that is not finite.
+    """The loss or the parameters of a run are no longer finite.
 
     Attributes:
-        round: In which round, 0 before any training.
-        quantity: What stopped being finite.
-        history: Up to the round before.
+        round: The round in which this happened; 0 is before any training.
+        quantity: What is no longer finite.
+        history: The history up to the previous round.
 
     >>> print(DivergenceError(3, "the loss", History([])))
     round 3: the loss became not finite; lower the learning rate, or try another penalty

@@ -18,7 +18,8 @@ _SHOWN = ("mean", "worst_decile", "best_decile", "worst")
 
 @dataclass(frozen=True, repr=False)
 class Personalized:
-    """Every client's loss and metrics at the server's model, after fine-tuning, and at its own model of the run.
+    """Every client's loss and metrics: at the server's model, after fine-tuning it, and at the client's own model from
+    the run.
 
     >>> personalized = fa.personalize(result, problem, local, epochs=1)  # doctest: +SKIP
     >>> (personalized.after["accuracy"] - personalized.before["accuracy"]).mean()  # doctest: +SKIP

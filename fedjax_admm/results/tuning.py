@@ -88,16 +88,16 @@ class Tuning:
     """What `tune` returns.
 
     Attributes:
-        settings: The settings tried, name -> value.
+        settings: The settings that were tried, each name -> value.
         labels: A short name for each.
-        seeds: Each setting ran with each.
-        objective: What they are judged by.
-        rungs: Rounds after which settings were judged; without halving one, the last round.
+        seeds: The seeds that each setting ran with.
+        objective: What the scores are.
+        rungs: The rounds after which settings were scored; without halving only the last round.
         scores: [settings, seeds, rungs]; NaN where a setting was not run, inf or -inf where its run diverged.
-        runs: label -> seed -> the run, as far as it went.
+        runs: label -> seed -> the run, as far as it got.
         diverged: label -> seed -> how it diverged.
-        missing: How much is not done, if anything.
-        algorithms: What `make_algorithm` made of each setting; None where the tuning was read from its directory.
+        missing: What is not finished, if anything.
+        algorithms: What `make_algorithm` returned for each setting; None if the tuning was read from its directory.
 
     >>> tuning = fa.tune(problem, make, {"penalty": [0.1, 1.0]}, rounds=50)  # doctest: +SKIP
     >>> tuning.best, tuning.best_algorithm  # doctest: +SKIP
@@ -116,12 +116,12 @@ class Tuning:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The best setting of those that went furthest; of equal ones the first."""
+        """The best setting of those that ran longest; if several are equal, the first."""
         return dict(self.settings[self._best])
 
     @property
     def best_algorithm(self) -> Any:
-        """The algorithm that `make_algorithm` made of it."""
+        """The algorithm that `make_algorithm` returned for the best setting."""
         if self.algorithms is None:
             raise ValueError("a tuning that was read has no algorithms: call make_algorithm(**tuning.best)")
         return self.algorithms[self._best]
@@ -144,7 +144,8 @@ class Tuning:
         return np.max(np.where(done, np.arange(len(self.rungs)), -1), axis=1)
 
     def ranking(self) -> list[int]:
-        """The settings' numbers, best first: those that went further stand before others, and what diverged is last."""
+        """The numbers of the settings, best first: those that ran longer come before others, and those that diverged
+        are last."""
         sign = 1 if self.objective.direction == "minimize" else -1
         scores = self.final_scores
         return sorted(
@@ -153,10 +154,10 @@ class Tuning:
         )
 
     def table(self, most: int | None = None) -> Table:
-        """The settings, best first; `.markdown()`, `.csv()` and `.latex()` of it are other forms.
+        """The settings as a text table, best first; its `.markdown()`, `.csv()` and `.latex()` give other forms.
 
-        The score is the mean over seeds and +- its standard deviation, after the rounds that the setting was given;
-        gradients and floats are what its runs took, the mean over seeds.
+        The score is the mean over seeds +- its standard deviation, after the rounds that the setting ran for.
+        Gradients and floats are those of its runs, as means over seeds.
 
         Args:
             most: How many settings at most; None: all.
@@ -204,7 +205,7 @@ class Tuning:
         return plot_response(self, x, y, axes=axes)
 
     def notes(self) -> list[str]:
-        """What diverged, what is not done, and how many settings each rung kept; a sentence each."""
+        """Sentences on what diverged, what is not finished, and how many settings each rung kept."""
         failed = [
             f"{label}, seed {seed}: {why}" for label, seeds in self.diverged.items() for seed, why in seeds.items()
         ]
@@ -219,7 +220,7 @@ class Tuning:
         return notes
 
     def text(self, width: int | None = None) -> str:
-        """Table and notes; a table wider than `width` characters goes on below."""
+        """Table and notes; a table wider than `width` characters is continued below."""
         return "\n".join([self.table().text(width), *self.notes()])
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ from ..problems.problem import Problem
 from ..results.comparison import Comparison
 from ..results.history import DivergenceError, RunRecord
 from ..storage.comparison_directory import write_plan, write_tables
-from ..storage.run_directory import as_folder
+from ..storage.run_files import as_folder
 from ..storage.settings import CONDITIONS
 from .interrupts import Interrupted
 from .simulate import check_run, simulate
@@ -40,20 +40,20 @@ def compare(
 ) -> Comparison:
     """Runs every algorithm with every seed.
 
-    A run that diverges is noted in the table, and the others go on.
+    If a run diverges, the table notes it and the other runs continue.
 
     Args:
         problem: The problem of all runs.
         algorithms: label -> algorithm.
         rounds: How many rounds each run has.
         seeds: Runs with the same seed start at the same point and select the same clients and rows.
-        run_dir: A directory with a run directory for each cell, and at the end the tables of all that is in it, as
-            text, CSV, Markdown and LaTeX. Cells that are done there are read, interrupted ones go on, and a later call
-            may add algorithms and seeds.
-        baseline: The label that ratios and differences refer to; by default the first. In a run_dir it is kept, and one
-            that is given later replaces it.
-        targets: Pairs such as ("accuracy", 0.8): the comparison also tells the work until they were reached (see
-            `Comparison.to_target`). In a run_dir they are kept, and a later call may add some.
+        run_dir: A directory with one run directory for each algorithm and seed and, at the end, the tables of all runs
+            in it, as text, CSV, Markdown and LaTeX. Runs that are finished there are read, interrupted ones are
+            resumed, and a later call may add algorithms and seeds.
+        baseline: The label that ratios and differences refer to; by default the first. A run_dir remembers it, until
+            another one is given.
+        targets: Pairs such as ("accuracy", 0.8): the comparison also reports the work until they were reached (see
+            `Comparison.to_target`). A run_dir remembers them, and a later call may add more.
         settings: `simulate`'s other arguments.
 
     Returns:
@@ -65,7 +65,8 @@ def compare(
     ('algorithm', 'seeds', 'loss, final')
     """
     if not isinstance(algorithms, Mapping) or not algorithms:
-        raise ValueError(f"algorithms must be label -> algorithm, at least one, got {algorithms!r}")
+        got = "{}" if algorithms == {} else type(algorithms).__name__
+        raise ValueError(f"algorithms must be label -> algorithm, at least one, got {got}")
     algorithms = {str(label): algorithm for label, algorithm in algorithms.items()}
     labels = tuple(algorithms)
     checks.choice("baseline", labels[0] if baseline is None else baseline, labels)

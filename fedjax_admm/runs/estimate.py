@@ -32,10 +32,10 @@ PLACEMENTS = {"home": "at home (placement='home')", "dealt": "dealt (placement='
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes by where they are, and the work of a round.
+    """The memory that a run needs, by place, and the work of a round.
 
-    By shapes, so rather too much: XLA shares some of the buffers. Nothing grows with the cohort but the rows that
-    travel where the population or the data is not on the device, up to a block.
+    The numbers follow from shapes and are rather too large, since XLA shares some buffers. Memory does not grow with
+    the cohort, except for the blocks of states or data that are moved if these are not on the device.
     """
 
     device_data: int  # the clients' and the evaluation data, or two blocks of it, on each device
@@ -79,9 +79,12 @@ def estimate(
     faults: Faults | None = None,
     exchange: Any = (),
 ) -> Estimate:
-    """Tells what memory and work a run takes, before anything is computed or copied. The arguments are `simulate`'s.
+    """Estimates the memory and work that a run needs, before anything is computed or copied.
 
-    Warns of what will not fit into this machine, with the setting that would; `Estimate.warnings` has the same lines.
+    The arguments are `simulate`'s.
+
+    Warns if something will not fit into this machine, and names the setting that helps; `Estimate.warnings` has the
+    same lines.
 
     >>> example = fa.examples.linear_regression(num_clients=10, rows_per_client=20, dimension=50)
     >>> estimate(example.problem, example.algorithm("fedadmm_insa"), participation=2).most_gradients

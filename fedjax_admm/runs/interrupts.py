@@ -17,13 +17,13 @@ from ..core.errors import SharedError
 
 
 class Interrupted(KeyboardInterrupt, SharedError):
-    """A run was asked to stop, and ended after a round.
+    """Raised when a run was asked to stop (by Ctrl-C or SIGTERM) and has ended after a round.
 
     Attributes:
-        round: Rounds done.
-        run_dir: Where everything up to it is; None if the run was not kept on disk.
-        result: What `simulate`, `compare` or `simulate_many` would have returned, as far as it is done (not in another
-            process).
+        round: How many rounds are done.
+        run_dir: The directory with everything up to that round; None if the run has none.
+        result: What `simulate`, `compare` or `simulate_many` would have returned, as far as it is done; None
+            after it was passed to another process.
 
     >>> try:
     ...     result = fa.simulate(problem, algorithm, rounds=300)  # Ctrl-C

@@ -1,6 +1,6 @@
-"""Loggers for `simulate(on_round=...)`: each is a function of a row of the history.
+"""Loggers for `simulate(on_round=...)`: functions that get each new record of the history.
 
-Any function does, `on_round=print` too; these are for two services that many people use.
+Any function works, even `on_round=print`; these two write to widely used services.
 
     with fa.loggers.tensorboard("board") as log:
         fa.simulate(problem, algorithm, rounds=100, on_round=log)
@@ -18,7 +18,7 @@ Row = dict[str, float]
 
 @contextlib.contextmanager
 def tensorboard(log_dir: Any) -> Iterator[Callable[[Row], None]]:
-    """Writes every number of a row as a scalar for TensorBoard; needs tensorboardX.
+    """Writes every number of a record as a scalar for TensorBoard; needs tensorboardX.
 
     Args:
         log_dir: The directory for TensorBoard's files.
@@ -41,10 +41,10 @@ def tensorboard(log_dir: Any) -> Iterator[Callable[[Row], None]]:
 
 @contextlib.contextmanager
 def wandb(**settings: Any) -> Iterator[Callable[[Row], None]]:
-    """Sends rows to Weights & Biases; needs wandb.
+    """Sends records to Weights & Biases; needs wandb.
 
     Args:
-        settings: Those of `wandb.init`.
+        settings: Arguments of `wandb.init`.
 
     >>> with fa.loggers.wandb(project="federated") as log:  # doctest: +SKIP
     ...     fa.simulate(problem, algorithm, rounds=100, on_round=log)

@@ -69,17 +69,17 @@ def personalize(
 ) -> Personalized:
     """Fine-tunes the server's model on each client's rows, and evaluates every client before and after.
 
-    Clients train as in a round, on `problem.data`, and are evaluated on `client_eval_data`, or else on the rows that
-    they trained on, which flatters fine-tuned and own models.
+    Clients train as in a round, on `problem.data`, and are evaluated on `client_eval_data`. Without that they are
+    evaluated on the rows that they trained on, which makes fine-tuned and own models look too good.
 
     Args:
-        result: What `simulate` returned; where its method keeps clients' own models, those are evaluated too.
-        problem: The problem that it is of.
+        result: What `simulate` returned. If its method keeps clients' own models, those are evaluated too.
+        problem: The problem of that run.
         local: How a client trains.
         epochs: How many epochs each client does; by default `local.max_epochs`.
-        steps: How many steps of the optimizer each client does, instead.
-        clients: "all", or how many: a random sample of them, the one of `simulate(evaluate_clients=...)`.
-        seed: Fixes the order of the rows.
+        steps: How many optimizer steps each client does, instead of epochs.
+        clients: "all", or a number of them: a random sample, the same as in `simulate(evaluate_clients=...)`.
+        seed: The seed of the order of rows.
         execution: Lanes, devices, and where the fine-tuned models are kept: with population="host" or "disk" they do
             not have to fit on the device.
 

@@ -19,7 +19,7 @@ from ..results.history import Result
 from ..results.tuning import Tuning
 from ..storage.comparison_directory import CELLS, read_plan
 from ..storage.parts import CannotRecreate
-from ..storage.run_directory import SETTINGS, as_folder, begun_with, read_run_settings
+from ..storage.run_files import SETTINGS, as_folder, begun_with, read_run_settings
 from ..storage.settings import CONDITIONS, EVALUATION, is_plain, recreate, recreate_algorithm
 from ..storage.tuning_directory import TUNING, read_tuning_plan, recreate_settings
 from .compare import compare
@@ -31,19 +31,20 @@ SHARED = ("rounds", "participation", "evaluate_every", *EVALUATION, *CONDITIONS)
 
 
 def resume(run_dir: Any, trust: str | Sequence[str] = (), **settings: Any) -> Result:
-    """Goes on with the run in `run_dir` from what it says about itself.
+    """Resumes the run in `run_dir` from the settings stored there.
 
-    Works for the package's examples, algorithms and criteria and for optax's optimizers: the directory is data, and
-    nothing else that it names is imported. A run with an optimizer, a criterion or an algorithm of your own needs
-    `trust`; one whose problem was made in Python goes on by the call of `simulate` that started it.
+    This works for runs made of the package's examples, algorithms and criteria and of optax's optimizers. The
+    directory is only data: nothing else that it names is imported. A run with an optimizer, a criterion or an
+    algorithm of your own needs `trust`. A run whose problem was made in Python is resumed by the call of `simulate`
+    that started it.
 
     Args:
         run_dir: The run's directory.
         trust: Modules of your own, each with its submodules, that may be imported: this runs their code.
-        settings: What may change: progress, on_round and checkpoint_seconds; and rebuild.
+        settings: Arguments of `simulate` that may differ: progress, on_round, checkpoint_seconds and rebuild.
 
     Returns:
-        The result, as if the run had never stopped.
+        The result, bit for bit as if the run had never stopped.
 
     Raises:
         CannotRecreate: If the run needs anything that is not in its settings or not trusted.

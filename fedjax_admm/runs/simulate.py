@@ -25,13 +25,8 @@ from ..exchange.faults import Faults
 from ..problems.evaluated_rows import check_evaluate
 from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
-from ..storage.run_directory import (
-    SETTINGS,
-    NoDirectory,
-    RunDirectory,
-    as_folder,
-    check_place,
-)
+from ..storage.run_directory import NoDirectory, RunDirectory
+from ..storage.run_files import SETTINGS, as_folder, check_place
 from ..storage.settings import (
     describe,
     describe_algorithm,
@@ -81,47 +76,50 @@ def simulate(
 
     Args:
         problem: What the clients minimise.
-        algorithm: How, such as `fedadmm_insa(...)`.
+        algorithm: How they minimise it, such as `fedadmm_insa(...)`.
         rounds: How many rounds.
-        participation: A fraction of the clients or a whole number of them, drawn uniformly in each round; who is
-            available, such as `fa.availability.probability(0.3, cohort=40)`, or a function (round, key) -> clients; or
-            an integer array [rounds, cohort], or a list of lists.
-        seed: Fixes the initial parameters, the cohorts and the order of every epoch's rows. Two algorithms with the
-            same seed start at the same point and select the same clients.
+        participation: Which clients take part in each round: a fraction or a whole number of them, drawn uniformly; a
+            rule that says who is available, such as `fa.availability.probability(0.3, cohort=40)`; a function (round,
+            key) -> clients; an integer array [rounds, cohort]; or a list with one list of clients per round.
+        seed: Determines the initial parameters, the cohorts and the order of the rows in each epoch. Two algorithms
+            with the same seed start at the same point and select the same clients.
         initial_params: z^0 instead of `problem.init`'s.
-        evaluate_every: The loss and the metrics are computed at round 0, at every so many rounds and at the last.
-            Rounds between are dispatched together.
-        evaluate: What the loss is computed on, for this can take longer than a round: "all" rows of the clients, a
-            number of them (a random sample, the same rows in every round and every run), "test" (no loss, only the
-            metrics on `eval_data`), or None (nothing). What was not computed is NaN in the history.
-        evaluate_clients_every: At round 0, at every so many rounds and at the last, each client's loss and metrics are
-            computed too, on the problem's `client_eval_data` or the client's own rows: at the server's parameters, and
-            at the client's own where the method keeps those. The result has them as `client_metrics`, the history
-            their mean, deviation and deciles over clients, and `client_eval_seconds`. None: never.
-        evaluate_clients: "all" of them, or how many: a random sample, the same clients in every round and every run.
-        run_dir: A directory for the run's settings, history, solves and checkpoints (see `run_directory`). An
-            unfinished run there goes on, to the bit as if it had never stopped; a finished one is read. Other settings
-            than those of the run that is there are refused. SIGTERM, as Ctrl-C does always, then ends it after the
-            round.
-        execution: Lanes, devices, and where the clients' state is kept.
-        faults: Clients that drop out or send something wrong, and what the server does about it; see `Faults`.
-        client_time: How fast clients are, for simulated seconds in the history, and a deadline; see `ClientTime`.
-        exchange: Stages of your own between client and server, after those; see `Stage`.
-        progress: Show a bar in a terminal or notebook, and a line every few seconds elsewhere, on stderr.
-        on_round: Called with each new record of the history, a dict, for a logger of your own; see `loggers`. A
-            function of two arguments also gets the `State` after the round, with the parameters and what is kept of
-            clients, to compute anything of it; rounds are then dispatched one by one, and the next one takes the
-            state's memory over, so keep copies. Of several processes only the first calls it.
+        evaluate_every: Compute the loss and the metrics every this many rounds, and at round 0 and the last. The
+            rounds in between run as one call, which is faster for small models.
+        evaluate: What the loss is computed on, since this can take longer than a round: "all" rows of the clients; a
+            number of rows (a random sample, the same in every round and every run); "test" (no loss, only the metrics
+            on `eval_data`); or None (nothing). What is not computed is NaN in the history.
+        evaluate_clients_every: Also compute each client's loss and metrics every this many rounds, and at round 0 and
+            the last. They are computed on the problem's `client_eval_data` or the client's own rows, at the server's
+            parameters and, if the method keeps them, at the client's own. The result has them as `client_metrics`; the
+            history has their mean, standard deviation and deciles over clients, and `client_eval_seconds`. None:
+            never.
+        evaluate_clients: Which clients are evaluated: "all", or a number of them (a random sample, the same in every
+            round and every run).
+        run_dir: A directory for the run's settings, history, solves and checkpoints. An unfinished run there is
+            resumed, with bit for bit the results of a run that never stopped; a finished one is read, and continued if
+            `rounds` is larger. Other settings than those of the run in the directory are refused. SIGTERM then ends
+            the run after the current round, as Ctrl-C always does.
+        execution: Lanes, devices, and where data and the clients' states are kept; see `Execution`.
+        faults: Simulated clients that drop out or send something wrong, and how the server reacts; see `Faults`.
+        client_time: How fast clients are, for simulated seconds in the history, and the deadline of a round; see
+            `ClientTime`.
+        exchange: Your own stages between client and server, which follow those two; see `Stage`.
+        progress: Show progress on stderr: a bar in a terminal or notebook, otherwise a line every few seconds.
+        on_round: A function that is called with each new record of the history, a dict, such as a logger; see
+            `loggers`. If it takes two arguments it also gets the `State` after the round, with the parameters and the
+            clients' states. Rounds are then started one by one, and the next one reuses the state's memory, so copy
+            what you keep. With several processes, only the first calls it.
         checkpoint_seconds: The least time between two checkpoints, besides the one at the end.
-        label: What the algorithm is called in the run's directory and report; by default what its record says.
-        rebuild: Where the run's records on disk are damaged, compute it again from the last checkpoint before the
-            damage, or from round 0; otherwise damage is an error that says which rounds it is in.
+        label: The algorithm's name in the run's directory and report; by default that of its record.
+        rebuild: If the run's records on disk are damaged, compute the run again from the last checkpoint before the
+            damage, or from round 0. Without this, damage is an error that names the rounds.
 
     Returns:
         The final parameters, every client's state and the history.
 
     Raises:
-        DivergenceError: The server's parameters or the loss stopped being finite; it has the history so far.
+        DivergenceError: The server's parameters or the loss are no longer finite; the error has the history so far.
         Interrupted: The run was stopped: a KeyboardInterrupt with the run so far as its `result`.
         LostProcessError: Another process of the run is gone (see `initialize_distributed`).
 

@@ -23,11 +23,12 @@ from ..engine import host_data, placement, processes
 from ..engine.devices import on_one_device
 from ..engine.every_client import OWN, EveryClient, check_sample, sample_of
 from ..engine.execution import Execution
+from ..engine.ledger import RoundInfo
 from ..engine.memory import lane_bytes, size_of
 from ..engine.population import Feed, Population, Room, StoredClients, init_state, make_population
 from ..engine.population.blocks import Homes, devices_here
 from ..engine.population.rows import row_bytes
-from ..engine.rounds import Layout, RoundInfo, Setup
+from ..engine.rounds import Layout, Setup
 from ..exchange.client_time import ClientTime
 from ..exchange.cohorts import Cohorts
 from ..exchange.faults import Faults
@@ -39,7 +40,7 @@ from ..problems.problem import Problem, check_params
 
 
 class Simulation:
-    """A problem and an algorithm, a round at a time. The arguments are `simulate`'s.
+    """Runs an algorithm on a problem one round at a time. The arguments are `simulate`'s.
 
     >>> import fedjax_admm as fa, numpy as np
     >>> data = fa.FederatedData.from_arrays({"x": np.eye(4), "y": np.ones(4)}, [[0, 1], [2, 3]])
@@ -247,14 +248,14 @@ class Simulation:
     def round(self, state: State, cohort: Any = None) -> tuple[State, Solves]:
         """One round: the next state and this round's solves [cohort].
 
-        The state that went in is given away to the one that comes out, and cannot be used again; where it is on the
-        device, `jax.tree.map(jnp.copy, state)` keeps one. Nothing is raised if something is not finite: look at the
-        solves' `stop_reason` and at the parameters.
+        The new state reuses the memory of the old one, which cannot be used any more; if it is on the device,
+        `jax.tree.map(jnp.copy, state)` makes a copy to keep. No error is raised if something is not finite: check the
+        solves' `stop_reason` and the parameters.
 
         Args:
             state: What the round before left.
-            cohort: The clients that take part, [cohort]; by default those that the seed and the round's number give, a
-                place of which nobody took having a solve with the stop reason "nobody".
+            cohort: The clients that take part, [cohort]; by default those that follow from the seed and the number of
+                the round. Empty places have the stop reason "nobody".
 
         Returns:
             The next state and this round's solves.

@@ -23,14 +23,16 @@ from ..core.vocabulary import VACANT, RunStatus, State
 from ..engine import placement, processes
 from ..engine.devices import everywhere, on_one_device, replicated
 from ..engine.execution import Execution
+from ..engine.ledger import RoundInfo
 from ..engine.population.rows import row_bytes
-from ..engine.rounds import Layout, RoundInfo, Setup
+from ..engine.rounds import Layout, Setup
 from ..engine.sweep import sweep_rounds
 from ..exchange.cohorts import Selection
 from ..problems.evaluation import evaluate_many
 from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
-from ..storage.run_directory import NoDirectory, Restored, RunDirectory, as_folder
+from ..storage.run_directory import NoDirectory, Restored, RunDirectory
+from ..storage.run_files import as_folder
 from ..storage.settings import describe_problem
 from .collected_solves import CollectedSolves
 from .history_builder import HistoryBuilder
@@ -53,20 +55,21 @@ def simulate_many(
     execution: Execution | None = None,
     progress: bool = True,
 ) -> list[Result | DivergenceError]:
-    """`simulate` for every (algorithm, seed) of `runs`, all at once; results in the order of `runs`.
+    """Like `simulate`, for all pairs (algorithm, seed) of `runs` in one program; returns the results in the order of
+    `runs`.
 
-    The algorithms may differ in their numbers (penalty, c, learning rate, maximum of epochs ...) and in nothing else.
-    All clients' states of all runs are on the device: it is for many small runs. A run that diverges has its
-    `DivergenceError` in its place and costs nothing from then on, and the others go on. The histories' `seconds` are
-    those of all runs together, and so are the efficiencies. Ctrl-C ends them after a round, with the list so far as the
-    `result` of `Interrupted`.
+    The algorithms may differ only in their numbers (penalty, c, learning rate, maximum of epochs, ...). The clients'
+    states of all runs are on the device, so this is for many small runs. If a run diverges, the list has its
+    `DivergenceError` instead of a result; the other runs continue. The `seconds` and the efficiencies in the histories
+    are those of all runs together. Ctrl-C ends the runs after a round, and `Interrupted` has the list so far as its
+    `result`.
 
     Args:
         problem: The problem of all runs.
         runs: Pairs (algorithm, seed).
         rounds: How many rounds each has.
-        run_dirs: A directory for each run, with what `simulate` would write there, written when the runs end. Runs
-            that were interrupted go on, all from the round that all of them have.
+        run_dirs: A directory for each run, with the files that `simulate` would write, written when the runs end.
+            Interrupted runs are resumed, all of them from the last round that all have.
 
     The other arguments are `simulate`'s.
 

@@ -19,7 +19,7 @@ from ..problems.problem import Problem
 from ..results.climb import Found, climb
 from ..results.history import DivergenceError, RunRecord
 from ..results.tuning import DIRECTIONS, Objective, Tuning, default_direction, label_settings
-from ..storage.run_directory import as_folder
+from ..storage.run_files import as_folder
 from ..storage.settings import CONDITIONS
 from ..storage.tuning_directory import TuningPlan, write_tuning_plan
 from .compare import check_seeds
@@ -65,9 +65,9 @@ def tune(
     progress: bool = True,
     **settings: Any,
 ) -> Tuning:
-    """Runs an algorithm with many settings, and tells which is the best.
+    """Runs an algorithm with many settings, and reports which is best.
 
-    A setting that diverges is in the table with the worst score, and the others go on.
+    A setting that diverges gets the worst score, and the others continue.
 
     Args:
         problem: The problem of all runs.
@@ -77,29 +77,30 @@ def tune(
             `draws` a name may also have a range: `ranges.log(1e-3, 1.0)`, `ranges.linear`, `ranges.whole`.
         rounds: How many rounds a whole run has.
         seeds: Each setting runs with each of them; its score is the mean.
-        objective: What settings are judged by: "loss", "excess_loss" or a metric.
-        direction: "minimize" or "maximize"; by default less of a loss is better and more of a metric.
-        last: The score is the mean over so many evaluations at the end.
-        draws: Try so many settings, drawn evenly, instead of all combinations.
-        draws_seed: Fixes what is drawn.
-        halving: Successive halving: one of so many settings goes on at each rung, and each rung has so many times the
-            rounds of the one before, the last one all. Settings go on from where they were. None: all run to the end.
-        min_rounds: With halving, no setting is dropped earlier.
-        at_once: How many runs are one program (see `simulate_many`), if their algorithms differ in numbers alone.
-            "auto": several where a step is so small that starting its operations is what takes the time; else, and
-            where `simulate_many` cannot run them, 1: one after the other.
-        run_dir: A directory for the tuning, with a run directory for each setting and seed. A tuning that is there goes
-            on: runs that are done are read, interrupted ones go on. Another tuning than the one that is there is
-            refused.
-        progress: Show a bar in a terminal or notebook, and a line every few seconds elsewhere, on stderr.
+        objective: What a setting's score is: "loss", "excess_loss" or a metric.
+        direction: "minimize" or "maximize"; by default losses are minimized and metrics maximized.
+        last: The score is the mean over this many evaluations at the end.
+        draws: Try this many settings, drawn evenly from the values and ranges, instead of all combinations.
+        draws_seed: The seed of these draws.
+        halving: Successive halving by this factor: with 3, all settings run for a few rounds, the best third of them
+            for three times as many, and so on up to `rounds`. Settings continue from where they were. None: all
+            settings run to the end.
+        min_rounds: With halving, no setting is dropped before this round.
+        at_once: How many runs are compiled as one program (see `simulate_many`), if their algorithms differ only in
+            numbers. "auto": several, if the model is so small that overhead takes most of the time; otherwise, and if
+            `simulate_many` cannot run them, 1, one after the other.
+        run_dir: A directory for the tuning, with one run directory for each setting and seed. A tuning that is already
+            there continues: finished runs are read, interrupted ones are resumed. Another tuning in the same directory
+            is refused.
+        progress: Show progress on stderr: a bar in a terminal or notebook, otherwise a line every few seconds.
         settings: `simulate`'s other arguments, such as participation and evaluate_every.
 
     Returns:
         The scores; `best` and `best_algorithm`, `table()` and `plot()`.
 
     Raises:
-        ValueError: An argument cannot be, or `make_algorithm` raises: the message names the setting.
-        Interrupted: It was stopped; its `result` is the tuning so far.
+        ValueError: An argument is wrong, or `make_algorithm` raises; the message names the setting.
+        Interrupted: The tuning was stopped; `result` is the tuning so far.
 
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
     >>> make = lambda penalty: example.algorithm("fedadmm", penalty=penalty)

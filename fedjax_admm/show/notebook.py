@@ -40,7 +40,7 @@ def data_html(data: FederatedData) -> str:
     if data.index is not None:
         rows.append(("rows that clients share", "yes"))
     spread = (f"{value:,.12g}" for value in (sizes.min(), np.median(sizes), sizes.max()))
-    rows.append(("rows a client: least, median, most", ", ".join(spread)))
+    rows.append(("rows per client: least, median, most", ", ".join(spread)))
     rows += [(f"field {name}".rstrip(), kind) for name, kind in field_kinds(data.fields).items()]
     return _frame(type(data).__name__, Table(("quantity", "value"), tuple(rows)))
 

@@ -59,3 +59,11 @@ def test_a_locale_without_a_character_is_no_failure(tmp_path, monkeypatch):
         assert cli.main(words) == 0
     sys.stdout.flush()
     assert b"r\\xfcn" in sys.stdout.buffer.getvalue() and b"\\u03b2" in sys.stdout.buffer.getvalue()
+
+
+def test_ctrl_c_in_the_middle_of_an_import_is_not_the_imports_failure(tmp_path):
+    """An extension that is interrupted while it loads raises an ImportError of its own."""
+    lines = ["import os, signal", "try:", "    os.kill(os.getpid(), signal.SIGINT)", "except BaseException:"]
+    (tmp_path / "jax.py").write_text("\n".join([*lines, "    raise ImportError('extension')"]))
+    done = python("import sys; from fedjax_admm.cli import main; sys.exit(main(['--version']))", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "fedjax-admm: stopped\n")

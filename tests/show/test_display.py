@@ -113,7 +113,7 @@ def test_data_shows_its_fields_and_sizes():
     shown = cells(data)
     assert shown["clients"] == "4"
     assert shown["rows, of all clients"] == "60"
-    assert shown["rows a client: least, median, most"] == "3, 13.5, 30"
+    assert shown["rows per client: least, median, most"] == "3, 13.5, 30"
     assert shown["rows that clients share"] == "yes"
     assert shown["field <x>"] == "float32 [30, 2, 3]"
     assert shown["field y.a&b"] == "int32 [30]"

@@ -209,7 +209,7 @@ def test_result_plot_draws_beside_what_is_there():
     assert labels(axes) == ["first", "second"] == legend_texts(axes.get_legend())
     first, second = axes.lines
     assert first.get_color() != second.get_color() and first.get_linestyle() != second.get_linestyle()
-    assert make().run.plot("gradient_samples").get_ylabel() == "per-example gradients a round"
+    assert make().run.plot("gradient_samples").get_ylabel() == "per-example gradients per round"
 
 
 def test_result_plot_counts_what_it_is_asked_to():

@@ -19,12 +19,14 @@ _MANY = 2000  # points, from which on each is smaller and lighter
 def plot_clients(
     runs: Runs, name: str | None = None, *, against: str = "rounds", scale: str = "auto", axes: Any = None
 ) -> Any:
-    """How a loss or metric is spread over clients: their median, half of them and eight tenths of them as bands.
+    """Plots how a loss or metric is spread over clients: the median, and bands with half and with eight tenths of the
+    clients.
 
     With several seeds, over the clients of all of them together. Returns matplotlib's axes.
 
     Args:
-        name: "loss", a metric, or one of them at clients' own models, "personal_loss"; by default the first metric.
+        name: "loss", a metric, or one of them for clients' own models, such as "personal_loss"; by default the first
+            metric.
 
     The other arguments are `plot_column`'s.
 
@@ -48,7 +50,7 @@ def plot_clients(
 
 
 def plot_personal(source: RunRecord | Personalized, name: str | None = None, *, axes: Any = None) -> Any:
-    """Each client's own model against the server's, at the last evaluation; returns matplotlib's axes.
+    """Plots each client's own model against the server's, at the last evaluation; returns matplotlib's axes.
 
     Args:
         source: One run of a method that keeps clients' own models, or what `personalize` returned.
@@ -76,11 +78,12 @@ def plot_personal(source: RunRecord | Personalized, name: str | None = None, *, 
 
 
 def plot_client_sizes(run: RunRecord, name: str | None = None, *, axes: Any = None) -> Any:
-    """Each client's loss or metric over its number of rows, at the last evaluation; returns matplotlib's axes.
+    """Plots each client's loss or metric against its number of rows, at the last evaluation; returns matplotlib's
+    axes.
 
     Args:
         run: One run.
-        name: "loss" or a metric, which is drawn at clients' own models too; by default the first metric.
+        name: "loss" or a metric, which is also drawn for clients' own models; by default the first metric.
         axes: Where to draw; by default in a new figure.
 
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=5)
@@ -99,10 +102,11 @@ def plot_client_sizes(run: RunRecord, name: str | None = None, *, axes: Any = No
 
 
 def plot_client_labels(run: RunRecord, name: str | None = None, *, axes: Any = None) -> Any:
-    """Each client's loss or metric over the share of its most frequent label, at the last evaluation.
+    """Plots each client's loss or metric against the share of its most frequent label, at the last evaluation.
 
-    A client with rows of one label alone is at the right. The data needs a field "y" of labels. Returns matplotlib's
-    axes. The arguments are `plot_client_sizes`'s.
+    Clients with only one label are at the right. The data needs a field "y" with labels. Returns matplotlib's axes.
+
+    The arguments are `plot_client_sizes`'s.
 
     >>> fa.plots.plot_client_labels(run).get_xlabel()  # doctest: +SKIP
     "share of the client's most frequent label"

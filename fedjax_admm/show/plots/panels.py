@@ -1,10 +1,8 @@
 """One function for each picture.
 
-`runs` is everywhere a run (what `fa.simulate` returns), a mapping of labels to runs, or a mapping of labels to lists
-of runs, one per seed. Of seeds, the mean is drawn in a band of one standard deviation of the sample either side.
-`against` is what the horizontal axis counts: "rounds", or so far "gradients" (per example, of all clients, the
-criterion's included), "floats" (communicated) or "time" (simulated seconds, of runs with a client time). Rounds that
-were not evaluated are left out.
+`runs` is a run (what `fa.simulate` returns), a mapping of labels to runs, or a mapping of labels to lists of runs, one
+per seed. Over several seeds, the mean is drawn, with a band of one standard deviation on either side. Rounds that were
+not evaluated are left out.
 """
 
 from __future__ import annotations
@@ -32,21 +30,24 @@ def plot_column(
     axes: Any = None,
     label: str | None = None,
 ) -> Any:
-    """A column of the history; returns matplotlib's axes.
+    """Plots a column of the history; returns matplotlib's axes.
 
     Args:
-        runs: One run or several, by label; see this module.
+        runs: A run, label -> run, or label -> list of runs, one per seed; for several seeds their mean is drawn, with
+            a band of one standard deviation.
         column: The column's name.
-        against: What the horizontal axis counts; see this module.
-        scale: Of the vertical axis: "linear", "log", or "auto", logarithmic for losses and penalties that span a
-            decade.
-        axes: Where to draw, beside what is there already; by default in a new figure.
+        against: What the horizontal axis shows: "rounds", or the totals so far of "gradients" (per example, over all
+            clients, including those of the criterion), "floats" (sent) or "time" (simulated seconds, for runs with a
+            client time).
+        scale: The scale of the vertical axis: "linear", "log", or "auto", which is logarithmic for losses and
+            penalties that span more than a factor of ten.
+        axes: The axes to draw in, in addition to what they show already; by default those of a new figure.
         label: The name of a single run.
 
     >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=5)
     >>> run = fa.simulate(example.problem, example.algorithm("fedadmm_insa"), progress=False, **example.run_settings)
     >>> plot_column(run, "gradient_samples").get_ylabel()
-    'per-example gradients a round'
+    'per-example gradients per round'
     """
     named = curves.named_runs(runs if label is None else {label: runs})
     return figures.plot(named, curves.column(column), against=against, scale=scale, axes=axes)
@@ -55,10 +56,10 @@ def plot_column(
 def plot_loss(
     runs: Runs, *, column: str = "loss", against: str = "rounds", scale: str = "auto", axes: Any = None
 ) -> Any:
-    """The global loss; returns matplotlib's axes.
+    """Plots the global loss; returns matplotlib's axes.
 
     Args:
-        column: "loss", or "excess_loss", the loss above the optimum where that is known.
+        column: "loss", or "excess_loss", the loss above the optimum, if that is known.
 
     The other arguments are `plot_column`'s.
 
@@ -74,10 +75,10 @@ def plot_loss(
 def plot_metric(
     runs: Runs, name: str | None = None, *, against: str = "rounds", scale: str = "auto", axes: Any = None
 ) -> Any:
-    """A metric of the problem; returns matplotlib's axes.
+    """Plots a metric of the problem; returns matplotlib's axes.
 
     Args:
-        name: Which; by default the first one.
+        name: Which metric; by default the first one.
 
     The other arguments are `plot_column`'s.
 
@@ -92,7 +93,7 @@ def plot_metric(
 
 
 def plot_penalty(runs: Runs, *, against: str = "rounds", scale: str = "auto", axes: Any = None) -> Any:
-    """The penalty: mean over all clients, selected or not, in a band from their 10th to their 90th percentile.
+    """Plots the penalty: the mean over all clients, selected or not, with a band from the 10th to the 90th percentile.
 
     Runs without a penalty are left out. With several seeds, mean and percentiles are over the clients of all.
     Returns matplotlib's axes. The arguments are `plot_column`'s.
@@ -106,7 +107,7 @@ def plot_penalty(runs: Runs, *, against: str = "rounds", scale: str = "auto", ax
 
 
 def plot_epochs(runs: Runs, *, against: str = "rounds", scale: str = "auto", axes: Any = None) -> Any:
-    """Local epochs: mean over each round's active clients; returns matplotlib's axes.
+    """Plots local epochs: the mean over each round's active clients; returns matplotlib's axes.
 
     The arguments are `plot_column`'s.
 
@@ -119,7 +120,7 @@ def plot_epochs(runs: Runs, *, against: str = "rounds", scale: str = "auto", axe
 
 
 def overview(runs: Runs, *, column: str = "loss", against: str = "rounds") -> Any:
-    """Loss, every metric, penalty and epochs in one figure, which is returned.
+    """Plots loss, every metric, penalty and epochs in one figure, which is returned.
 
     The penalty is left out where no run has one. The arguments are `plot_loss`'s.
 
@@ -142,7 +143,7 @@ def overview(runs: Runs, *, column: str = "loss", against: str = "rounds") -> An
 
 
 def heat_map(run: RunRecord, *, axes: Any = None) -> Any:
-    """Local epochs of every client (vertical) in every round (horizontal), white where it was not selected.
+    """Plots the local epochs of every client (vertical) in every round (horizontal), white if it was not selected.
 
     Args:
         run: One run.

@@ -28,7 +28,7 @@ Key = tuple[str, float | None]  # algorithm, penalty; FedAvg has None
 
 
 def paper_figure(number: int, runs: Mapping[Any, Any], *, penalties: Sequence[float] | None = None) -> Any:
-    """A figure of the paper in its layout; returns matplotlib's figure.
+    """Plots a figure of the paper in the same layout; returns matplotlib's figure.
 
     * Figure 1 has FedADMM-In beside FedADMM and FedAvg: loss, or accuracy where there is a metric, over epochs.
     * Figure 2 has FedADMM-InSa beside FedADMM and FedAvg in Example 1: loss, penalty, epochs.
@@ -40,8 +40,8 @@ def paper_figure(number: int, runs: Mapping[Any, Any], *, penalties: Sequence[fl
     Args:
         number: The figure's, from 1 to 5.
         runs: (algorithm, penalty) -> run, or a list of runs, one per seed. Algorithms are named as in the paper or as
-            in `fa` ("FedADMM-InSa", "fedadmm_insa"); FedAvg's penalty is not looked at, and may be None. For Figure 1
-            also title -> such a mapping, a column for each example: {"Linear regression": {...}, ...}.
+            in `fa` ("FedADMM-InSa", "fedadmm_insa"); The penalty of FedAvg is ignored and may be None. For Figure 1
+            also title -> such a mapping, one column per example: {"Linear regression": {...}, ...}.
         penalties: Which initial penalties to show instead of the paper's: 1; 0.1 and 1; 5 and 10; 5 and 10 (assumed:
             the paper does not name Figure 4's); 0.1, 1, 2, 5 and 10.
 

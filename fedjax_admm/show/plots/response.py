@@ -18,11 +18,11 @@ MOST_WORDS = 64  # cells that have their score written into them
 
 
 def plot_response(tuning: Tuning, x: str | None = None, y: str | None = None, *, axes: Any = None) -> Any:
-    """A tuning's scores over one or two of its numbers; returns matplotlib's axes.
+    """Plots a tuning's scores against one or two of its numbers; returns matplotlib's axes.
 
-    A score is the mean over seeds at the last rung that its setting reached. Of settings that differ in other names
-    only, the line and the colours show the best. What was not run to the last rung is drawn hollow, small or in
-    italics, what diverged as a cross.
+    A score is the mean over seeds at the last rung that its setting reached. If settings differ only in other numbers,
+    the line and the colours show the best. Settings that did not run to the last rung are drawn hollow, small or in
+    italics, and those that diverged as a cross.
 
     Args:
         tuning: What `fa.tune` returned.

@@ -26,7 +26,7 @@ from ...results.curves import NamedRuns
 from ...results.tables import Table
 from ...results.tuning import Tuning
 from ...storage.comparison_directory import CELLS, read_comparison
-from ...storage.run_directory import StoredRun, read_run
+from ...storage.stored_run import StoredRun, read_run
 from ...storage.tuning_directory import TUNING, read_tuning
 from ..plots.figures import close
 from . import charts, clients, heatmap
