@@ -97,6 +97,19 @@ def test_names_in_a_grid_are_checked_before_anything_is_made(capsys):
     assert "did you mean 'penalty'?" in said
 
 
+def test_resume_with_more_rounds_makes_a_run_longer(tmp_path, capsys):
+    small = "run linear --clients 4 --rows-per-client 6 --dimension 3 --no-progress --out"
+    assert main([*small.split(), str(tmp_path / "run"), "--rounds", "2"]) == 0
+    assert main(["resume", str(tmp_path / "run"), "--rounds", "4", "--no-progress"]) == 0
+    assert main([*small.split(), str(tmp_path / "once"), "--rounds", "4"]) == 0
+    longer, once = (fa.read_run(tmp_path / name) for name in ("run", "once"))
+    assert longer.status == "finished" and longer.history["loss"].tolist() == once.history["loss"].tolist()
+    assert main([*small.split(), str(tmp_path / "run"), "--rounds", "4"]) == 0
+    assert "is already complete: 4 rounds" in capsys.readouterr().err
+    assert main(["resume", str(tmp_path / "run"), "--rounds", "3"]) == 2
+    assert "rounds: 4 there, 3 now" in capsys.readouterr().err
+
+
 def test_an_argument_without_help_is_refused():
     with pytest.raises(ValueError, match=r'fit has no help for rate: add it to "Args:"'):
         Flags([fit], "Fit")
