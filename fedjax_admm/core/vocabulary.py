@@ -62,7 +62,7 @@ class Round:
     number: Array  # int32, k, from 0
     key: Key  # for random draws; it differs for each function, client and round
     communicates: Any = (
-        True  # whether messages are sent in this round; traced if the method has rounds without communication
+        True  # whether messages are sent in this round; traced if that may vary
     )
 
 
@@ -98,7 +98,7 @@ class Solution:
     measured: Array  # bool: whether gap and movement are those of the solve; not if it failed or its update was clipped
     linear: Any = None  # [...] the last solve's linear term, if the subproblem has `local_rounds`
     gradient: Any = (
-        None  # [...] the subproblem's gradient at its start, over all rows; for algorithms with `needs_gradient`
+        None  # [...] the gradient at the start, over all rows; for algorithms with `needs_gradient`
     )
     start_residual: Any = np.nan  # ||e(z)||; NaN if the criterion does not measure it
 
