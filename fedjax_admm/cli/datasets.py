@@ -15,12 +15,13 @@ from .application import data_app
 from .failures import carry_past_typer
 from .flags import Flags, command
 
-DataDir = Annotated[str | None, typer.Option(help="By default TFDS_DATA_DIR, else TFDS's own folder.")]
+DATA_DIR = "The folder with TFDS's data sets; by default $TFDS_DATA_DIR, or else TFDS's own folder."
+DataDir = Annotated[str | None, typer.Option(help=DATA_DIR)]
 
 
 @data_app.command("list")
 def _list_data(data_dir: DataDir = None) -> None:
-    """Data sets that can be loaded.
+    """Lists the data sets that can be loaded.
 
     Example:
 
@@ -31,7 +32,7 @@ def _list_data(data_dir: DataDir = None) -> None:
 
 @data_app.command("prepare")
 def _prepare(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As TFDS calls it: mnist, cifar10, emnist/balanced, ...")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in TFDS: mnist, cifar10, emnist/balanced, ...")],
     data_dir: DataDir = None,
 ) -> None:
     """Downloads a data set with TFDS; needs fedjax_admm[tfds-download]."""
@@ -48,35 +49,37 @@ _PARTITION = Flags(
 
 
 def _build(
-    source: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Files, a folder, or a name of TFDS's.")],
-    out: Annotated[str, typer.Option(help="The directory to be made, new or empty.", rich_help_panel="What")],
+    source: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Files, a folder, or a name of TFDS.")],
+    out: Annotated[str, typer.Option(help="The directory to write, new or empty.", rich_help_panel="What")],
     key: Annotated[
-        str | None, typer.Option(help="The column, or array, that says whose a row is.", rich_help_panel="What")
+        str | None, typer.Option(help="The column, or array, that names each row's client.", rich_help_panel="What")
     ] = None,
     label: Annotated[
         str | None,
-        typer.Option(help='The column of labels, "y"; of arrays, what is partitioned by.', rich_help_panel="What"),
+        typer.Option(help='The column of labels, "y"; for arrays, what a partition uses.', rich_help_panel="What"),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help='The columns of "x", between commas; by default all.', rich_help_panel="What")
+        str | None,
+        typer.Option(help='Columns of "x", separated by commas; by default all.', rich_help_panel="What"),
     ] = None,
     min_size: Annotated[int, typer.Option(help="Clients with fewer rows are left out.", rich_help_panel="What")] = 1,
     data_dir: Annotated[
         str | None,
-        typer.Option(help="By default TFDS_DATA_DIR, else TFDS's own folder.", rich_help_panel="What"),
+        typer.Option(help=DATA_DIR, rich_help_panel="What"),
     ] = None,
     progress: Annotated[bool, typer.Option(help="Show a bar in a terminal.", rich_help_panel="What")] = True,
     partition: Annotated[
         str | None,
         typer.Option(
-            help="Where no key says whose rows they are: iid, shards, dirichlet.", rich_help_panel="Partition"
+            help="How clients get rows if there is no key: iid, shards, dirichlet.",
+            rich_help_panel="Partition",
         ),
     ] = None,
     **values: Any,
 ) -> None:
-    """Makes a federation on disk, of any size, of .npy, .npz, CSV or Parquet files, a folder, or a data set of TFDS.
+    """Makes a federation on disk from .npy, .npz, CSV or Parquet files, a folder, or a TFDS data set of any size.
 
-    The same command goes on with what was interrupted. Python opens the directory with FederatedData.open(DIR).
+    After an interruption the same command continues. In Python, open the directory with fa.FederatedData.open(DIR).
 
     Examples:
 

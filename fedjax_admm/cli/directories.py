@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ from . import output
 from .application import app
 from .failures import carry_past_typer
 
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="What --out was.")]
+Directory = Annotated[str, typer.Argument(metavar="DIR", help="The directory that --out named.")]
 
 
 @app.command("resume")
@@ -28,22 +28,28 @@ def _resume(
         list[str] | None,
         typer.Option(
             metavar="MODULE",
-            help="A module of your own that the run has parts of and that may be imported, which runs its code, with "
-            "its submodules; may be given again.",
+            help="A module of your own (with its submodules) that the run needs. It is imported, which runs its code. "
+            "May be repeated.",
         ),
     ] = None,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Where records are damaged, go back to before the damage.")
+        bool, typer.Option("--rebuild", help="If records are damaged, go back to before the damage.")
     ] = False,
+    rounds: Annotated[
+        int | None, typer.Option(help="More rounds than the run was to have; it is continued up to these.")
+    ] = None,
 ) -> None:
-    """Goes on with the run, the comparison or the tuning in DIR.
+    """Resumes the run, the comparison or the tuning in DIR; a finished run with more --rounds is continued.
 
-    Nothing that DIR names is imported unless --trust names it too.
+    No module that DIR names is imported unless --trust names it too.
 
     Example:
 
     fedjax-admm resume runs/first
     """
+    several = next((name for name in (CELLS, TUNING) if (Path(directory) / name).exists()), None)
+    if rounds is not None and several is not None:
+        raise ValueError(f"--rounds is for single runs: give it with one of the runs in {directory}")
     choices = {"trust": trust or (), "progress": progress, "rebuild": rebuild}
     if (Path(directory) / CELLS).exists():
         complete = not rebuild and not any(read_comparison(directory).missing.values())
@@ -55,7 +61,8 @@ def _resume(
         output.show_tuning(resume_tuning(directory, trust=trust or (), progress=progress), directory)
         return
     before = None if rebuild else output.rounds_if_complete(directory)
-    result, stored = resume(directory, **choices), read_run(directory)
+    longer: dict[str, Any] = {} if rounds is None else {"rounds": rounds}
+    result, stored = resume(directory, **choices, **longer), read_run(directory)
     output.show_run(result, directory, stored.title, stored.note, before)
 
 
@@ -65,7 +72,7 @@ def _report(
     directory: Directory,
     output: Annotated[str | None, typer.Option(help="The file; by default report.html in DIR.")] = None,
 ) -> None:
-    """Writes one HTML page about the run, the comparison or the tuning in DIR: table, curves, settings, machine.
+    """Writes one HTML page about the run, the comparison or the tuning in DIR: tables, curves, settings, machine.
 
     Example:
 

@@ -66,6 +66,14 @@ def _read_list(text: Any) -> Any:
     return values if isinstance(values, list) else [values]
 
 
+_EXPLAIN = inspect.Parameter(
+    "explain",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool, typer.Option("--explain", help="Say what each column or quantity is.", rich_help_panel="What")
+    ],
+)
 _criteria = f"{', '.join((FIXED, *RELATIVE))}, or with its numbers, as in sampling_noise(1), {', '.join(MAKERS)}"
 _names = ", ".join(name.replace("_", "-") for name in algorithms.__all__)
 _ONE = (
@@ -74,24 +82,26 @@ _ONE = (
         "penalty",
         str | None,
         None,
-        "beta, the initial penalty, by default 1; or one per client, between commas.",
+        "beta, the initial penalty, by default 1; or one per client, separated by commas.",
         read_value,
     ),
-    _option("criterion", str | None, None, f"When a solve ends, if not as usual for the algorithm: {_criteria}."),
+    _option("criterion", str | None, None, f"When a client stops training, instead of as usual: {_criteria}."),
+    _EXPLAIN,
 )
 _MANY = (
     _option(
         "algorithms", str, "fedavg,fedadmm,fedadmm-in,fedadmm-insa", f"Some of {_names}; the first is the baseline."
     ),
-    _option("penalties", str, "1", "Penalties, between commas.", _read_list),
-    _option("seeds", str, "0", "Seeds, between commas.", _read_list),
-    _option("criteria", str | None, None, f"Each algorithm with each of these, between commas: {_criteria}."),
+    _option("penalties", str, "1", "Penalties, separated by commas.", _read_list),
+    _option("seeds", str, "0", "Seeds, separated by commas.", _read_list),
+    _option("criteria", str | None, None, f"Run each algorithm with each of these, separated by commas: {_criteria}."),
     _option(
         "target",
         list[str] | None,
         None,
-        f"COLUMN=VALUE: also the work until {', '.join(LOSSES)} or a metric is there; may be given again.",
+        f"COLUMN=VALUE: also show the work until {', '.join(LOSSES)} or a metric reached this value; may be repeated.",
     ),
+    _EXPLAIN,
 )
 _TRIED = (
     _option("algorithm", str, "fedadmm-insa", f"One of {_names}."),
@@ -99,11 +109,12 @@ _TRIED = (
         "grid",
         list[str] | None,
         None,
-        "NAME=VALUES, a number of the algorithm or of its local solver (learning-rate, max-epochs, batch-size) and its "
-        "values between commas; with --draws also a range: log(0.01,10), linear(0,1), whole(1,20). May be given again: "
-        "every combination is tried.",
+        "NAME=VALUES: a number of the algorithm or of its local solver (learning-rate, max-epochs, batch-size) and its "
+        "values separated by commas; with --draws also a range: log(0.01,10), linear(0,1), whole(1,20). May be "
+        "repeated: every combination is tried.",
     ),
-    _option("seeds", str, "0", "Seeds, between commas; a setting's score is the mean over them.", _read_list),
+    _option("seeds", str, "0", "Seeds, separated by commas; a setting's score is the mean over them.", _read_list),
+    _EXPLAIN,
 )
 _SIMULATE = {"problem": None, "algorithm": None, "rounds": None, "participation": None, "initial_params": None,
              "on_round": None, "execution": None, "faults": None, "client_time": None, "exchange": None,
@@ -144,7 +155,8 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         chosen = example.algorithm(name, **chosen)
         result = simulate(example.problem, chosen, **example.run_settings | settings | {"label": values["algorithm"]})
         note = _write_note(result, settings["client_time"], chosen, example.problem)
-        output.show_run(result, values["out"], title({}, example.problem.recipe, values["algorithm"]), note, before)
+        name = title({}, example.problem.recipe, values["algorithm"])
+        output.show_run(result, values["out"], name, note, before, values["explain"])
 
     def compare_(**values: Any) -> None:
         names = [check_name(word, "--algorithms") for word in split_words(values["algorithms"])]
@@ -162,7 +174,8 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         example = _make_example(make, problem.values(values), values["progress"])
         chosen = {label: example.algorithm(name, **options) for label, (name, options) in cells.items()}
         settings |= example.run_settings | {"seeds": values["seeds"]}
-        output.show_comparison(compare(example.problem, chosen, targets=targets, **settings), values["out"])
+        comparison = compare(example.problem, chosen, targets=targets, **settings)
+        output.show_comparison(comparison, values["out"], explain=values["explain"])
 
     def tune_(**values: Any) -> None:
         name, options = check_name(values["algorithm"]), _METHOD.values(values)
@@ -180,7 +193,7 @@ def _add(name: str, make: Callable[..., Example]) -> None:
             return dataclasses.replace(example, local=local).algorithm(name, **options | others)
 
         chosen = example.run_settings | settings | _TUNE.values(values) | {"seeds": values["seeds"]}
-        output.show_tuning(tune(example.problem, make_algorithm, grid, **chosen), values["out"])
+        output.show_tuning(tune(example.problem, make_algorithm, grid, **chosen), values["out"], values["explain"])
 
     for where, function, own, flags in (
         (run_app, run, _ONE, (_RUN,)),

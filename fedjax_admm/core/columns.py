@@ -248,7 +248,7 @@ _TABLE = (
     Column(
         "seconds",
         label="training per round, seconds",
-        description="seconds of training; in the first round also of compiling",
+        description="seconds of training; in the first round after each start also of compiling",
         kind=Kind.WORK,
         of=lambda round: round.seconds,
         start=0.0,

@@ -60,8 +60,8 @@ class Round:
     """The round in which a function is called."""
 
     number: Array  # int32, k, from 0
-    key: Key  # for random draws, each function's own: the server's, or in a client's functions that client's
-    communicates: Any = True  # whether messages go to the server in it; a traced bool where a method may be silent
+    key: Key  # for random draws; it differs for each function, client and round
+    communicates: Any = True  # whether messages are sent in this round; traced if that may vary
 
 
 class Subproblem(NamedTuple):
@@ -75,13 +75,13 @@ class Subproblem(NamedTuple):
     True
     """
 
-    linear: Any = None  # [...]
-    penalty: Any = None  # one number
-    center: Any = None  # [...]
-    start: Any = None  # [...]
+    linear: Any = None  # [...] the vector of the linear term, such as the client's dual
+    penalty: Any = None  # one number, the weight of the quadratic term
+    center: Any = None  # [...] the point of the quadratic term
+    start: Any = None  # [...] where the solve starts
     previous: Any = None  # [...] the client's former parameters u_i^k
-    local_rounds: Any = None  # so many solves, one after the other, each with another linear term; None: one
-    dual_step: Any = None  # one number: between them linear -= dual_step * (u - center)
+    local_rounds: Any = None  # how many solves, one after the other, each with another linear term; None: one
+    dual_step: Any = None  # one number: between these solves, linear -= dual_step * (u - center)
 
 
 @record
@@ -92,11 +92,11 @@ class Solution:
     steps: Array  # int32, optimizer steps done
     epochs: Array  # int32, epochs done
     consensus_gap: Array  # ||u+ - center||
-    movement: Array  # ||u+ - previous||; NaN where the subproblem gave no previous
-    measured: Array  # bool: whether gap and movement are the solve's own; not if it failed or its update was clipped
-    linear: Any = None  # [...] the last solve's linear term, where the subproblem has `local_rounds`
-    gradient: Any = None  # [...] the subproblem's at its start, over all rows; of algorithms with `needs_gradient`
-    start_residual: Any = np.nan  # ||e(z)||; NaN where the criterion has no reference at the server's parameters
+    movement: Array  # ||u+ - previous||; NaN if the subproblem has no previous
+    measured: Array  # bool: whether gap and movement are those of the solve; not if it failed or its update was clipped
+    linear: Any = None  # [...] the last solve's linear term, if the subproblem has `local_rounds`
+    gradient: Any = None  # [...] the gradient at the start, over all rows; for algorithms with `needs_gradient`
+    start_residual: Any = np.nan  # ||e(z)||; NaN if the criterion does not measure it
 
 
 @record
@@ -105,7 +105,7 @@ class Received:
 
     total: Any  # sum of alpha_i * message_i, in the message's structure, at least in single precision
     weight: Array  # sum of alpha_i
-    count: Array  # int32, how many there are
+    count: Array  # int32, how many messages arrived
 
 
 class LocalProgress(NamedTuple):
@@ -114,9 +114,9 @@ class LocalProgress(NamedTuple):
     round: Array  # k, from 0
     epoch: Array  # epochs done
     residual: Array  # ||e||, exact or estimated
-    residual_noise: Array  # its standard error, from the pass's batches; NaN where not asked for or only one batch
-    reference_residual: Array  # ||e|| at the reference point; NaN where the criterion has none
-    penalty: Array  # beta_i; 0 where the subproblem has none
+    residual_noise: Array  # its standard error, from the batches; NaN if not needed, or with only one batch
+    reference_residual: Array  # ||e|| at the reference point; NaN if the criterion has none
+    penalty: Array  # beta_i; 0 if the subproblem has none
 
 
 VACANT = -1  # in a cohort, where a client's number would be: nobody was available for the place
@@ -288,16 +288,16 @@ class Solves:
     """
 
     epochs: Array  # int32, local epochs done
-    max_epochs: Array  # int32, how many it might have done
-    gradient_samples: Array  # int32, per-example gradients computed, the criterion's included
-    criterion_samples: Array  # int32, those of them that only the criterion asked for
+    max_epochs: Array  # int32, the most that it was allowed to do
+    gradient_samples: Array  # int32, per-example gradients computed, including those of the criterion
+    criterion_samples: Array  # int32, those of them computed only to check the criterion
     reference_residual: Array  # ||e|| at the reference point
     final_residual: Array  # ||e|| at the returned parameters; with "epoch_mean" the last epoch's mean
     sigma: Array  # the relative criterion's factor
-    consensus_gap: Array  # ||u+ - z||; where a method pulls its clients elsewhere, to there
-    movement: Array  # ||u+ - u||, where the algorithm keeps u
+    consensus_gap: Array  # ||u+ - z||, or the distance to the center if that is not z
+    movement: Array  # ||u+ - u||, if the algorithm keeps u
     penalty: Array  # beta_i of this solve's subproblem
-    new_penalty: Array  # beta_i after the round, where the algorithm keeps one for each client
+    new_penalty: Array  # beta_i after the round, if the algorithm keeps one for each client
     stop_code: Array  # int8, index into STOP_REASONS
 
     @property
@@ -352,10 +352,10 @@ class State:
 
     round: Array  # rounds done
     params: Params  # z
-    server: Any  # the algorithm's own record at the server
+    server: Any  # what the algorithm remembers at the server
     clients: Rows  # name -> stacked pytree [clients, ...]
     last_epochs: Array  # [clients] int32 epochs of each client's last solve: orders the queue, nothing else
-    penalty_mean: Any  # a running mean of all clients' penalties; NaN where the method has none
+    penalty_mean: Any  # the mean of all clients' penalties; NaN if the method has none
 
     def __getattr__(self, name: str) -> Any:
         clients = {} if name.startswith("__") else self.__dict__.get("clients", {})

@@ -72,7 +72,7 @@ class Stage:
         return {}
 
     def absent(self, memory: Memory, client: Client, round: Round) -> Array:
-        """The stop code of a client that does nothing in this round, else PRESENT."""
+        """The code of a stop reason if the client does nothing in this round, else PRESENT."""
         return jnp.int32(PRESENT)
 
     def receive(self, outcome: Outcome, memory: Memory, client: Client, round: Round) -> Outcome:

@@ -18,6 +18,7 @@ from .remarks import note as unused_note
 from .tables import Table
 
 LAST = 10  # evaluations that the mean at the end is taken over
+EPOCHS_SAVED = "the share of the local epochs that clients were allowed to train and did not need"
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ class Comparison:
     def _explained(self) -> list[tuple[str, str]]:
         """The table's columns, and what each is."""
         explained = [
-            ("algorithm", "the method, with its penalty where several are compared"),
-            ("seeds", "how many runs the row is the mean of; ± is their standard deviation"),
+            ("algorithm", "the method, with its initial penalty"),
+            ("seeds", "how many runs, one per seed, the row is the mean of; ± is their standard deviation"),
         ]
         for name in self._evaluated():
             shown, about = name.replace("_", " "), look_up(name)
@@ -87,17 +88,17 @@ class Comparison:
             meanings = {
                 "final": f"{about.description}; after the last round",
                 last: f"{about.description}; the mean over the last {number} evaluations",
-                "best": f"the {'least' if about.less_is_better else 'greatest'} {shown} of all evaluations",
-                "difference": f"{shown}, {last}, less the first method's, seed by seed",
+                "best": f"the {'lowest' if about.less_is_better else 'highest'} {shown} of all evaluations",
+                "difference": f"{shown}, {last}, minus that of {self.baseline}; the mean over the seeds",
             }
             explained += [(f"{shown}, {word}", meanings[word]) for word in words]
         gradients, *others = self._ratios()
         baseline = f"relative to {self.baseline}'s"
         return [
             *explained,
-            ("epochs saved", "the share of the local epochs that clients might have done and did not"),
+            ("epochs saved", EPOCHS_SAVED),
             (gradients.against, f"{gradients.description}; {baseline}"),
-            ("of criterion", "the share of these gradients that only the criterion asked for, to know when to stop"),
+            ("of criterion", "the share of these gradients that was computed only to check when to stop"),
             *((each.against, f"{each.description}; {baseline}") for each in others),
         ]
 
@@ -351,6 +352,18 @@ def key_figures(run: RunRecord) -> Table:
     if "client_eval_seconds" in history:
         rows.append(("seconds of evaluating clients", f"{history['client_eval_seconds'].sum():.1f}"))
     return Table(("quantity", "value"), tuple(rows))
+
+
+def explain_key_figures(run: RunRecord) -> Table:
+    """What each of a run's key figures is."""
+    rows = [(name.replace("_", " "), look_up(name).description) for name in run.history.evaluated]
+    rows.append(("local epochs saved", EPOCHS_SAVED))
+    counted = [each for each in COLUMNS.values() if each.has_total and each.total and each.name in run.history]
+    rows += [(each.total, each.description) for each in counted if each.name != "round"]
+    if np.isfinite(run.history["penalty_mean"][-1]):
+        rows.append(("penalty, mean over clients", COLUMNS["penalty_mean"].description))
+    rows += [("seconds", "of training, including compiling, and of evaluation")]
+    return Table(("quantity", "what it is"), tuple(rows))
 
 
 def _over_clients_rows(run: RunRecord) -> list[tuple[str, str]]:

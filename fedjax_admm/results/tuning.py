@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.columns import look_up
+from ..core.columns import COLUMNS, look_up
 from .history import History, RunRecord
 from .tables import Table
 
@@ -166,6 +166,19 @@ class Tuning:
         header = ("place", *names, "rounds", self.objective.title, "gradients", "floats")
         order = self.ranking()[:most]
         return Table(header, tuple(self._cells(place, k, names) for place, k in enumerate(order, start=1)))
+
+    def legend(self) -> Table:
+        """What each column of the table is."""
+        names = list(dict.fromkeys(name for setting in self.settings for name in setting))
+        explained = [
+            ("place", "1 is the best setting"),
+            *((name, "what was tuned") for name in names),
+            ("rounds", "after how many rounds the setting was scored last"),
+            (self.objective.title, "the score: the mean over the seeds ± their standard deviation"),
+            ("gradients", f"{COLUMNS['gradient_samples'].description}; of a run, the mean over the seeds"),
+            ("floats", f"{COLUMNS['communicated_floats'].description}; of a run, the mean over the seeds"),
+        ]
+        return Table(("column", "what it is"), tuple(explained))
 
     def rows(self) -> list[dict[str, Any]]:
         """Every score: a dict for each setting, seed and rung that was run."""

@@ -41,7 +41,8 @@ def resume(run_dir: Any, trust: str | Sequence[str] = (), **settings: Any) -> Re
     Args:
         run_dir: The run's directory.
         trust: Modules of your own, each with its submodules, that may be imported: this runs their code.
-        settings: Arguments of `simulate` that may differ: progress, on_round, checkpoint_seconds and rebuild.
+        settings: Arguments of `simulate` that may differ: progress, on_round, checkpoint_seconds, rebuild, and more
+            `rounds`.
 
     Returns:
         The result, bit for bit as if the run had never stopped.

@@ -8,7 +8,7 @@ that it is about, so a round that is being written has none yet. Runs that evalu
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,11 +69,18 @@ class Checksums:
         """
         if not self.path.exists():
             return
-        lines = (
-            ",".join([str(round), *(f"{block.end},{block.crc32:08x}" for block in blocks)]) + "\n"
-            for round, blocks in enumerate(zip(*files, strict=True), start=first)
-        )
+        lines = (_line(round, blocks) for round, blocks in enumerate(zip(*files, strict=True), start=first))
         append_whole(self.path, "".join(lines).encode())
+
+    def restart(self, starts: Mapping[str, Block]) -> None:
+        """Replaces what round 0 has in some files, by file: they are about to get another header."""
+        if not self.path.exists() or not starts:
+            return
+        files, blocks = self._read()
+        if blocks:
+            blocks[0] = [starts.get(name, block) for name, block in zip(files, blocks[0], strict=True)]
+        lines = (_line(round, line) for round, line in enumerate(blocks))
+        write_whole(self.path, lambda file: file.write(_heading(files) + "".join(lines).encode()))
 
     def keep(self, number: int) -> None:
         """Cuts off all but the first `number` rounds."""
@@ -124,6 +131,10 @@ class Checksums:
             return files, blocks
         except (ValueError, KeyError, OSError):
             raise DamagedFileError(f"{self.path} is damaged", "remove it to go on without checks") from None
+
+
+def _line(round: int, blocks: Iterable[Block]) -> str:
+    return ",".join([str(round), *(f"{block.end},{block.crc32:08x}" for block in blocks)]) + "\n"
 
 
 def check_records(folder: Path) -> None:

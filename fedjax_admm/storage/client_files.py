@@ -12,7 +12,7 @@ import numpy as np
 from ..core.files import DamagedFileError, open_in_place, write_whole
 from ..results.client_metrics import ClientMetrics, EvaluatedClients, stack
 from .checksums import REBUILD, Block, block_after
-from .growing_files import npy_header
+from .growing_files import is_shorter_npy, lengthen_npy, npy_header
 
 CLIENT_METRICS, CLIENTS = "client_metrics.npy", "clients.npy"
 Evaluations = dict[int, Mapping[str, np.ndarray]]  # after which round -> name -> [clients]
@@ -46,6 +46,18 @@ class ClientFiles:
         write_whole(self.path, self._blank)
         table = client_table(self._about)
         write_whole(self._clients_path, lambda file: np.save(file, table))
+
+    def start_if_shorter(self) -> Block | None:
+        """What round 0 will have in the file of a run with fewer evaluations, once `lengthen` is done; else None."""
+        if not is_shorter_npy(self.path, self._header):
+            return None
+        with open(self.path, "rb") as file:
+            file.seek(len(self._header))
+            return block_after(0, self._header + file.read(self._row))
+
+    def lengthen(self) -> None:
+        """Makes the file of a run with fewer evaluations as long as this run's."""
+        lengthen_npy(self.path, self._header, self._length)
 
     def check(self) -> None:
         """Checks that the files have this run's headers and lengths.

@@ -122,6 +122,14 @@ class SolvesFile:
         write_whole(self.path, self._blank)
         return block_after(0, self._header)
 
+    def start_if_shorter(self) -> Block | None:
+        """What round 0 will have in the file of a run with fewer rounds, once `lengthen` is done; else None."""
+        return block_after(0, self._header) if is_shorter_npy(self.path, self._header) else None
+
+    def lengthen(self) -> None:
+        """Makes the file of a run with fewer rounds as long as this run's."""
+        lengthen_npy(self.path, self._header, self._length)
+
     def check(self) -> None:
         """Checks that the file has this run's header and length.
 
@@ -172,6 +180,32 @@ def npy_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     header: Any = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(text, header)
     return text.getvalue()
+
+
+def is_shorter_npy(path: Path, header: bytes) -> bool:
+    """Whether a `.npy` file has the same rows as an array with this header, but is for fewer of them."""
+    try:
+        with open(path, "rb") as file:
+            (number, *row), dtype = _shape_and_dtype(file)
+            (wanted, *wanted_row), wanted_dtype = _shape_and_dtype(io.BytesIO(header))
+            return (row, dtype, file.tell()) == (wanted_row, wanted_dtype, len(header)) and number < wanted
+    except (OSError, ValueError, EOFError):  # it is damaged or missing, which a check tells
+        return False
+
+
+def lengthen_npy(path: Path, header: bytes, length: int) -> None:
+    """Gives a `.npy` file for fewer rows this header and length; NumPy leaves room in headers for more digits."""
+    with open(open_in_place(path, os.O_RDWR), "r+b", buffering=0) as file:
+        file.truncate(length)  # first: the header is what says that it was done
+        file.write(header)
+
+
+def _shape_and_dtype(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:
+    """Of the array in a `.npy` file, which is left where its rows begin."""
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("of another version")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    return shape, dtype
 
 
 def read_solves(path: Path, rounds: int) -> tuple[np.ndarray, Solves]:

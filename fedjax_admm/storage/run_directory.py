@@ -106,6 +106,11 @@ class RunDirectory:
     ) -> None:
         self.path, self._rebuild = Path(path), rebuild
         self._lock: Any = None
+        self._rounds, cohort = settings["rounds"], execution["cohort"]
+        self._history = HistoryFile(self.path / HISTORY)
+        self._solves = SolvesFile(self.path / SOLVES, self._rounds, cohort, real)
+        self._client_files = None if client_files is None else client_files(self.path)
+        self._checksums = Checksums(self.path)
         try:
             if processes.is_first():
                 with processes.before_the_others():
@@ -113,12 +118,7 @@ class RunDirectory:
             else:
                 processes.after_the_first()
                 self._status = stored_status(self.path)["status"]
-            self.execution, self._rounds = read_json(self.path / EXECUTION), settings["rounds"]
-            cohort, rounds = execution["cohort"], settings["rounds"]
-            self._history = HistoryFile(self.path / HISTORY)
-            self._solves = SolvesFile(self.path / SOLVES, rounds, cohort, real)
-            self._client_files = None if client_files is None else client_files(self.path)
-            self._checksums = Checksums(self.path)
+            self.execution = read_json(self.path / EXECUTION)
             self._checkpoints = Checkpoints(self.path / "checkpoints", seconds)
         except OSError as error:
             self._unlock()
@@ -134,17 +134,45 @@ class RunDirectory:
         is_run = (self.path / SETTINGS).exists()
         self._take_lock()
         if is_run:
-            _refuse_differences(self.path, settings)
             before = stored_status(self.path)
             self._status = before["status"]
+            stored = read_run_settings(self.path)
+            longer = settings_module.is_longer(stored, settings, begun_with(self.path))
+            _refuse_differences(self.path, {**settings, "rounds": stored["rounds"]} if longer else settings)
             if self._status == RunStatus.DIVERGED:
                 raise DivergenceError(before["round"], before["quantity"], read_history(self.path / HISTORY))
+            if longer:
+                self._lengthen(stored, settings)
+            self._fit_files()
             self._keep_execution(resolved)
         else:
             write_json(self.path / EXECUTION, dict(resolved))
             write_json(self.path / ENVIRONMENT, [])
             self.say(RunStatus.RUNNING)
             write_json(self.path / SETTINGS, dict(settings))  # last: with it, the directory is a run
+
+    def _lengthen(self, stored: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        """Makes the run that is there one of more rounds; its files follow (`_fit_files`), also after a crash here."""
+        former = stored["rounds"]
+        if len(self._history.rows()) > former:  # with round 0: it is finished
+            for name in ("evaluate_every", "evaluate_clients_every"):
+                every = settings.get(name)
+                if isinstance(every, int) and former % every:
+                    raise ValueError(
+                        f"run_dir {str(self.path)!r} has a finished run of {former} rounds, which cannot be made "
+                        f"longer: with {name}={every}, round {former} was evaluated only because it was the last; "
+                        "give another directory"
+                    )
+        self.say(RunStatus.INTERRUPTED, f"made longer, from {former} to {settings['rounds']} rounds")
+        write_json(self.path / SETTINGS, {**stored, "rounds": settings["rounds"]})
+
+    def _fit_files(self) -> None:
+        """Makes files of full length that are a shorter run's as long as this run's."""
+        files = {SOLVES: self._solves} | ({} if self._client_files is None else {CLIENT_METRICS: self._client_files})
+        starts = {name: start for name, file in files.items() if (start := file.start_if_shorter()) is not None}
+        self._checksums.restart(starts)  # first: after a crash in between, the files still say what is to be done
+        for name in starts:
+            files[name].lengthen()
 
     def _keep_execution(self, resolved: Mapping[str, Any]) -> None:
         """Sees to it that there is an execution.json, and says where the run may differ in rounding."""

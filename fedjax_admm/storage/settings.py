@@ -299,22 +299,37 @@ def refuse_differences(
     Raises:
         ValueError: If they differ in more than may change.
     """
+    lines = _lines(stored, current, made_with)
+    if not lines:
+        return
+    shown = "; ".join(lines[:4]) + (f"; and {len(lines) - 4} more" if len(lines) > 4 else "")
+    begun, ours = (known.get("fedjax-admm") for known in (made_with, versions()))
+    by = "" if begun == ours else f", begun by fedjax_admm {begun} (this is {ours}),"
+    raise ValueError(f"run_dir {str(run_dir)!r} has a {kind}{by} with other settings ({shown}): give another directory")
+
+
+def is_longer(stored: Mapping[str, Any], current: Mapping[str, Any], made_with: Mapping[str, str]) -> bool:
+    """Whether a run's current settings are the stored ones with more rounds, and nothing else.
+
+    Args:
+        stored: Its settings, described.
+        current: Those that were given now, described.
+        made_with: The versions that wrote `stored`.
+    """
+    if stored["rounds"] >= current["rounds"]:
+        return False
+    return not _lines(stored, {**current, "rounds": stored["rounds"]}, made_with)
+
+
+def _lines(stored: Mapping[str, Any], current: Mapping[str, Any], made_with: Mapping[str, str]) -> list[str]:
+    """Where two descriptions differ in more than may change, a line each."""
     same_versions = made_with == versions()
     stored, current = _comparable(stored, same_versions), _comparable(current, same_versions)
     problems = [settings["problem"] for settings in (stored, current) if "problem" in settings]
     if any(problem.get("recipe") is None for problem in problems):
         for problem in problems:
             problem.pop("recipe", None)
-    lines = list(differences(stored, current))
-    if not lines:
-        return
-    shown = "; ".join(lines[:4]) + (f"; and {len(lines) - 4} more" if len(lines) > 4 else "")
-    begun, ours = (known.get("fedjax-admm") for known in (made_with, versions()))
-    by = "" if begun == ours else f", begun by fedjax_admm {begun} (this is {ours}),"
-    # Its last round was evaluated because it was the last, and its files have its length.
-    longer = " (a run cannot be made longer: the new one repeats its rounds to the bit and goes on)"
-    advice = "give another directory" + longer * (stored.get("rounds", 0) < current.get("rounds", 0))
-    raise ValueError(f"run_dir {str(run_dir)!r} has a {kind}{by} with other settings ({shown}): {advice}")
+    return list(differences(stored, current))
 
 
 def _comparable(settings: Mapping[str, Any], same_versions: bool) -> dict[str, Any]:
@@ -325,8 +340,10 @@ def _comparable(settings: Mapping[str, Any], same_versions: bool) -> dict[str, A
     comparable.pop("label", None)
     if "problem" in comparable and comparable["problem"].get("recipe"):
         problem = comparable["problem"]
-        # An argument that another version does not have is None where nobody asked for anything else.
-        arguments = {k: v for k, v in problem["recipe"]["arguments"].items() if k != "data_dir" and v is not None}
+        # An argument that another version does not have is None where nobody asked for anything else. The rounds are
+        # those of the run, which has them too.
+        given = problem["recipe"]["arguments"].items()
+        arguments = {k: v for k, v in given if k not in ("data_dir", "rounds") and v is not None}
         problem["recipe"] = problem["recipe"] | {"arguments": arguments}
         problem.pop("optimal_loss", None)  # follows from the recipe; solved for again, it may differ in rounding
     if not same_versions:  # another version of JAX or optax may write the same computation in another way

@@ -78,6 +78,38 @@ def test_messages_speak_of_flags_and_flags_without_effect_are_refused(capsys):
         assert told in said and "num_clients" not in said and said.count("\n") == 1, said
 
 
+def test_explain_says_what_each_column_and_figure_is(tmp_path, capsys):
+    small = "--clients 4 --rows-per-client 6 --dimension 3 --rounds 2 --no-progress"
+    for command, names in {
+        f"compare linear {small} --algorithms fedavg,fedadmm-insa": ["loss, last 2", "of criterion", "floats"],
+        f"run linear {small}": ["excess loss", "of the criterion", "penalty, mean over clients"],
+        f"tune linear {small} --grid penalty=0.1,1": ["place", "penalty", "gradients"],
+    }.items():
+        assert main([*command.split(), "--explain"]) == 0
+        out = capsys.readouterr().out
+        assert all(f"\n{name}: " in out for name in names)
+        assert main(command.split()) == 0 and f"\n{names[-1]}: " not in capsys.readouterr().out
+
+
+def test_names_in_a_grid_are_checked_before_anything_is_made(capsys):
+    assert main("tune linear --algorithm fedadmm --grid pen=1,2".split()) == 2
+    assert "--grid: a name must be one of 'learning-rate'" in (said := capsys.readouterr().err)
+    assert "did you mean 'penalty'?" in said
+
+
+def test_resume_with_more_rounds_makes_a_run_longer(tmp_path, capsys):
+    small = "run linear --clients 4 --rows-per-client 6 --dimension 3 --no-progress --out"
+    assert main([*small.split(), str(tmp_path / "run"), "--rounds", "2"]) == 0
+    assert main(["resume", str(tmp_path / "run"), "--rounds", "4", "--no-progress"]) == 0
+    assert main([*small.split(), str(tmp_path / "once"), "--rounds", "4"]) == 0
+    longer, once = (fa.read_run(tmp_path / name) for name in ("run", "once"))
+    assert longer.status == "finished" and longer.history["loss"].tolist() == once.history["loss"].tolist()
+    assert main([*small.split(), str(tmp_path / "run"), "--rounds", "4"]) == 0
+    assert "is already complete: 4 rounds" in capsys.readouterr().err
+    assert main(["resume", str(tmp_path / "run"), "--rounds", "3"]) == 2
+    assert "rounds: 4 there, 3 now" in capsys.readouterr().err
+
+
 def test_an_argument_without_help_is_refused():
     with pytest.raises(ValueError, match=r'fit has no help for rate: add it to "Args:"'):
         Flags([fit], "Fit")

@@ -28,7 +28,7 @@ from federations import least_squares, make_problem, two_sides_of_a_cliff
 import fedjax_admm as fa
 from fedjax_admm.core import environment
 from fedjax_admm.runs import loggers
-from fedjax_admm.storage import checkpoints, run_directory
+from fedjax_admm.storage import checkpoints, growing_files, run_directory
 from fedjax_admm.storage.growing_files import HistoryFile
 from fedjax_admm.storage.settings import computation, describe, recreate
 
@@ -139,7 +139,7 @@ def changed_rate(rate):
     [
         ("algorithm.penalty: 0.1 there, 0.2 now", {"algorithm": fa.fedadmm_insa(LOCAL, penalty=0.2, mu=1.5)}),
         ("algorithm.optimizer", {"algorithm": fa.fedadmm_insa(fa.LocalSolver(0.05, 4, 3, changed_rate), 0.1, mu=1.5)}),
-        ("rounds: 12 there, 13 now", {"rounds": 13}),
+        ("rounds: 12 there, 11 now", {"rounds": 11}),
         ("seed: 1 there, 2 now", {"seed": 2}),
         ("participation: 2 there, 3 now", {"participation": 3}),
         ("evaluate_every", {"evaluate_every": 4}),
@@ -162,13 +162,38 @@ def test_other_settings_are_refused_with_the_difference(tmp_path, named, options
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.*")} == before
 
 
-def test_more_rounds_are_refused_with_what_to_do(tmp_path):
+@pytest.mark.parametrize("done", ["finished", "cut off"])
+def test_a_run_with_more_rounds_ends_like_one_that_had_them_from_the_start(tmp_path, done):
+    options = dict(evaluate_clients_every=3)
+    if done == "finished":
+        run(tmp_path / "run", **options)
+    else:
+        crashed(tmp_path / "run", 7, **options)
+    rounds = 101
+    once, longer = (run(place, rounds=rounds, **options) for place in (tmp_path / "once", tmp_path / "run"))
+    assert_identical(longer, once)
+    np.testing.assert_array_equal(longer.client_metrics["loss"], once.client_metrics["loss"])
+    for name in ("solves.npy", "client_metrics.npy", "clients.npy"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "once" / name).read_bytes()
+    stored = fa.read_run(tmp_path / "run")  # which checks all checksums
+    assert (stored.status, stored.rounds) == ("finished", rounds)
+    assert_identical(run(tmp_path / "run", rounds=rounds, **options), once)
+
+
+def test_a_crash_while_a_run_is_made_longer_loses_nothing(tmp_path, monkeypatch):
     run(tmp_path)
-    longer = r"rounds: 12 there, 13 now\): give another directory \(a run cannot be made longer"
-    with pytest.raises(ValueError, match=longer):
-        run(tmp_path, rounds=13)
-    with pytest.raises(ValueError, match=r"rounds: 12 there, 11 now\): give another directory$"):
-        run(tmp_path, rounds=11)
+    with monkeypatch.context() as patch:
+        patch.setattr(growing_files, "lengthen_npy", crash_in(None))  # fails
+        with pytest.raises(TypeError):
+            run(tmp_path, rounds=14)
+    assert_identical(run(tmp_path, rounds=14), run(None, rounds=14))
+
+
+def test_a_run_whose_last_evaluation_is_out_of_turn_cannot_be_made_longer(tmp_path):
+    run(tmp_path, rounds=5)
+    with pytest.raises(ValueError, match="round 5 was evaluated only because it was the last"):
+        run(tmp_path, rounds=6)
+    assert fa.read_run(tmp_path).status == "finished"
 
 
 def test_what_may_change(tmp_path):

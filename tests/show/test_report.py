@@ -16,6 +16,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+import fedjax_admm as fa
 from fedjax_admm.core.vocabulary import Solves, StopReason
 from fedjax_admm.results.comparison import Comparison, key_figures
 from fedjax_admm.results.history import History, RunRecord
@@ -263,6 +264,16 @@ def test_key_figures_of_a_run():
         "gradients": f"{history['gradient_samples'].sum():,}",
     }.items():
         assert f'<th scope="row">{name}</th><td>{value}</td>' in text
+
+
+def test_the_report_explains_its_table_and_needs_no_labels(tmp_path):
+    """Evaluated clients whose rows have no labels are in the table of the worst without them."""
+    example = fa.examples.linear_regression(num_clients=4, rows_per_client=6, dimension=3, rounds=2)
+    settings = example.run_settings | {"run_dir": tmp_path / "run", "evaluate_clients_every": 1, "progress": False}
+    fa.simulate(example.problem, example.algorithm("fedadmm_insa"), **settings)
+    text = report.write_report(tmp_path / "run").read_text()
+    assert "Worst clients" in text and '<th scope="col">labels</th>' not in text
+    assert "What this table shows" in text and "the share of the local epochs" in text
 
 
 def test_runs_of_no_rounds_and_of_different_lengths():

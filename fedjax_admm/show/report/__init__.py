@@ -21,7 +21,7 @@ import numpy as np
 
 from ...core.files import read_json, write_whole
 from ...core.vocabulary import AWAY, VACANT, RunStatus, StopReason
-from ...results.comparison import Comparison, key_figures
+from ...results.comparison import Comparison, explain_key_figures, key_figures
 from ...results.curves import NamedRuns
 from ...results.tables import Table
 from ...results.tuning import Tuning
@@ -69,6 +69,7 @@ def _run_page(folder: Path) -> str:
         folder.resolve().name,
         {run.title: [run]},
         table=key_figures(run),
+        legend=explain_key_figures(run),
         settings=run.settings,
         environment=environment,
         notes=notes,
@@ -89,6 +90,7 @@ def _comparison_page(folder: Path) -> str:
         runs,
         problem=first.problem_name,
         table=comparison.table(),
+        legend=comparison.legend(),
         settings=settings,
         environment=first.environment[-1] if first.environment else {},
         notes=comparison.notes(),
@@ -112,6 +114,7 @@ def _tuning_page(folder: Path) -> str:
         runs,
         problem=first.problem_name,
         table=tuning.table(),
+        legend=tuning.legend(),
         settings={"tuning": read_json(folder / TUNING), "best, first run": first.settings},
         environment=first.environment[-1] if first.environment else {},
         notes=notes,
@@ -148,6 +151,7 @@ def page(
     runs: NamedRuns,
     *,
     table: Table,
+    legend: Table | None = None,
     settings: Mapping[str, Any] = {},
     environment: Mapping[str, Any] = {},
     notes: Sequence[str] = (),
@@ -161,6 +165,7 @@ def page(
         title: The page's title.
         runs: label -> one record per seed; a single run is one label with one record.
         table: The figures, as text.
+        legend: What each column or line of the table is.
         settings: Nested values, shown as a tree.
         environment: Likewise.
         notes: Sentences for the top of the page, such as "diverged in round 7".
@@ -188,6 +193,7 @@ def page(
         "sentence": escape(_sentence(runs, problem)),
         "notes": _items(notes),
         "table": _scrolling("results", table)
+        + ("" if legend is None else _definitions("What this table shows", legend))
         + "".join(f"<h3>{escape(heading)}</h3>{_scrolling(heading, other)}" for heading, other in more.items())
         + picture,
         "remarks": _items(remarks),
@@ -257,6 +263,12 @@ def _range(values: Iterable[int]) -> str:
 
 def _scrolling(name: str, table: Table) -> str:
     return f'<div class="scroll" tabindex="0" role="region" aria-label="Table: {escape(name)}">{_table(table)}</div>'
+
+
+def _definitions(heading: str, legend: Table) -> str:
+    """Names and what they are, to unfold."""
+    entries = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in legend.rows)
+    return f"<details><summary>{escape(heading)}</summary><dl>{entries}</dl></details>"
 
 
 def _table(table: Table) -> str:

@@ -69,7 +69,7 @@ def _worst(run: RunRecord) -> Table:
         for name in (first, *(name for name in names if name != first)):
             row += [f"{metrics[each][-1][place]:.4g}" for each in (name, f"{PERSONAL}{name}") if each in metrics]
         mine = run.cohorts == client
-        row += [f"{metrics.sizes[place]:,}", *[_labels(metrics, place)] * with_labels, f"{int(mine.sum())}"]
+        row += [f"{metrics.sizes[place]:,}", *([_labels(metrics, place)] if with_labels else []), f"{int(mine.sum())}"]
         if with_penalty:
             known = np.asarray(run.solves.new_penalty)[mine]
             row.append(f"{known[-1]:.4g}" if known.size else "-")
