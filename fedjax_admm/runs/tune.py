@@ -269,7 +269,7 @@ class _Runner:
     def _most(self, sim: Simulation, at_once: Any) -> int:
         """How many runs like this one are to be one program."""
         execution = sim.execution
-        apart = any(name not in SWEPT for name, value in self._shared.items() if value not in USUAL)
+        apart = any(name not in SWEPT and value not in USUAL for name, value in self._shared.items())
         alone = execution.population != "device" or execution.placement == "home" or sim.data == "host"
         if apart or alone or processes.several():
             return 1
