@@ -1,16 +1,19 @@
 """How methods fare when a round sees a small share of the clients.
 
-    python benchmarks/large_populations.py --populations 50,500,5000 --out runs/large --results benchmarks/results/large
+    python benchmarks/large_populations.py --out runs/large --results benchmarks/results/large_populations
 
-Two problems: "logistic", regression on images of the embedded MNIST, of which each client draws rows of two labels; and
-"linear", the paper's Example 1 with 20 rows of 100 numbers per client. No method is tuned but by its defaults; all have
-the same local solver, and all that have a penalty begin with 1. Writes PREFIX.csv, with the rounds and gradients until
-FedAvg's last accuracy (or loss above the optimum), and PREFIX.png. The same command goes on where it was stopped.
+Three problems: "logistic", regression on images of the embedded MNIST, of which each client draws rows of two labels;
+"linear", the paper's Example 1 with 20 rows of 100 numbers per client; and "mnist", all images of MNIST dealt in shards
+of two labels, and a network with a hidden layer (needs --data-dir, else it is left out). No method is tuned but by its
+defaults; all have the same local solver, and all that have a penalty begin with 1. Writes PREFIX.csv, with the rounds
+and gradients until FedAvg's last accuracy (or loss above the optimum), and PREFIX.png. The same command goes on where
+it was stopped, and with more seeds runs those alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import Any
 
 import numpy as np
@@ -19,8 +22,9 @@ from results import every_run, numbers, one_line_errors, prefix, write_csv
 import fedjax_admm as fa
 
 ROWS = {50: 100, 500: 10}  # of a client in a population of so many; in larger ones 4
+MOST_MNIST = 10_000  # clients, with six images each
 HOST = 20_000  # clients, from which on their state lives in host memory
-COLUMNS = {"logistic": "accuracy", "linear": "excess_loss"}
+COLUMNS = {"logistic": "accuracy", "linear": "excess_loss", "mnist": "accuracy"}
 
 
 def logistic(clients: int) -> tuple[fa.Problem, fa.LocalSolver]:
@@ -40,6 +44,14 @@ def logistic(clients: int) -> tuple[fa.Problem, fa.LocalSolver]:
     return problem, fa.LocalSolver(learning_rate=0.05, batch_size=10, max_epochs=5)
 
 
+def mnist(clients: int, data_dir: str) -> tuple[fa.Problem, fa.LocalSolver]:
+    """All images, each at one client, and a network that is not convex."""
+    images = fa.examples.mnist_cnn(data_dir=data_dir, num_clients=clients).problem
+    model = fa.models.mlp((28, 28, 1), hidden=(32,), normalization=fa.models.MNIST)
+    problem = fa.Problem(**fa.problems.classification(model), data=images.data, eval_data=images.eval_data)
+    return problem, fa.LocalSolver(learning_rate=0.05, batch_size=10, max_epochs=5)
+
+
 def linear(clients: int) -> tuple[fa.Problem, fa.LocalSolver]:
     """Example 1 with many small clients."""
     example = fa.examples.linear_regression(
@@ -53,6 +65,7 @@ def methods(local: fa.LocalSolver) -> dict[str, Any]:
     parts = dict(residual="epoch_mean")
     return {
         "FedAvg": fa.fedavg(local),
+        "FedAvg, averaged": fa.averaged(fa.fedavg(local)),
         "FedAdam": fa.fedadam(local),
         "SCAFFOLD": fa.scaffold(local),
         "FedDyn": fa.feddyn(local, 1.0),
@@ -75,7 +88,6 @@ def first_at(values: np.ndarray, goal: float, rising: bool, work: np.ndarray) ->
 def rows_of(comparison: fa.Comparison, kind: str, clients: int) -> list[str]:
     """A line of the table per method: means over seeds, paired with FedAvg of the same seed."""
     column, lines = COLUMNS[kind], []
-    rising = column == "accuracy"
     for label, runs in comparison.runs.items():
         cells = []
         for seed, run in runs.items():
@@ -85,19 +97,26 @@ def rows_of(comparison: fa.Comparison, kind: str, clients: int) -> list[str]:
             gradients, floats = (
                 np.cumsum(history[name])[known] for name in ("gradient_samples", "communicated_floats")
             )
-            goal = np.nanmean(base[column][~np.isnan(base[column])][-3:])  # its last three evaluations
+            goal = np.mean(base[column][~np.isnan(base[column])][-3:])  # its last three evaluations
+            whole = np.sum(base["gradient_samples"])
             cells.append(
                 [
                     values[-3:].mean(),
                     history["loss"][known][-3:].mean(),
-                    first_at(values, goal, rising, number),
-                    first_at(values, goal, rising, gradients),
-                    gradients[-1],
+                    first_at(values, goal, column == "accuracy", number),
+                    first_at(values, goal, column == "accuracy", gradients / whole),
+                    gradients[-1] / whole,
                     floats[-1],
                 ]
             )
-        numbers_of = ",".join(f"{value:.5g}" for value in np.mean(cells, axis=0)) if cells else "diverged,,,,,"
-        lines.append(f'{kind},{clients},{len(cells)},"{label}",{numbers_of}')
+        if not cells:
+            lines.append(f'{kind},{clients},0,"{label}",diverged,,,,,,,')
+            continue
+        found = np.array(cells)
+        end, loss, rounds, share, total, floats = found.mean(axis=0)  # NaN where one of the seeds never is there
+        reached = np.isfinite(found[:, 2]).sum()
+        numbers_of = (end, found[:, 0].std(), loss, reached, rounds, share, total, floats)
+        lines.append(f'{kind},{clients},{len(cells)},"{label}",' + ",".join(f"{value:.5g}" for value in numbers_of))
     return lines
 
 
@@ -126,25 +145,40 @@ def draw(path: str, found: dict[tuple[str, int], fa.Comparison]) -> None:
     figure.savefig(path, dpi=110)
 
 
+HEADER = (
+    "problem,clients,seeds,method,accuracy or excess loss,its standard deviation,loss,"
+    "seeds at FedAvg's,rounds to it,gradients to it (FedAvg's: 1),gradients (FedAvg's: 1),floats"
+)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", default="logistic,linear")
-    parser.add_argument("--populations", default="50,500,5000")
+    parser.add_argument("--problems", default="logistic,linear,mnist")
+    parser.add_argument("--populations", default="50,500,5000,100000")
     parser.add_argument("--cohort", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--evaluate-every", type=int, default=4)
+    parser.add_argument("--methods", help="some of the labels, after FedAvg's, with ; between them; by default all")
+    parser.add_argument("--data-dir", help="where MNIST of TensorFlow Datasets is")
     parser.add_argument("--out", required=True, help="where the runs are kept")
     parser.add_argument("--results", metavar="PREFIX", type=prefix)
     args = parser.parse_args()
-    makers, found = {"logistic": logistic, "linear": linear}, {}
-    lines = ["problem,clients,seeds,method,accuracy or excess loss,loss,rounds to FedAvg's,gradients to FedAvg's"]
-    lines[0] += ",gradients,floats"
+    makers = {"logistic": logistic, "linear": linear}
+    if args.data_dir:
+        makers["mnist"] = functools.partial(mnist, data_dir=args.data_dir)
+    found, lines = {}, [HEADER]
     for kind in args.problems.split(","):
         for clients in numbers("populations", args.populations, int):
+            if kind not in makers or (kind == "mnist" and clients > MOST_MNIST):
+                print(f"{kind}, {clients:,} clients: left out", flush=True)
+                continue
             problem, local = makers[kind](clients)
+            chosen = methods(local)
+            if args.methods:
+                chosen = {label: chosen[label] for label in ("FedAvg", *args.methods.split(";"))}
             found[kind, clients] = fa.compare(
-                problem, methods(local), args.rounds, seeds=numbers("seeds", args.seeds, int), baseline="FedAvg",
+                problem, chosen, args.rounds, seeds=numbers("seeds", args.seeds, int), baseline="FedAvg",
                 run_dir=f"{args.out}/{kind}-{clients}", participation=min(args.cohort, clients),
                 evaluate_every=args.evaluate_every, progress=False,
                 execution=fa.Execution(population="host" if clients >= HOST else "device"),
