@@ -185,7 +185,8 @@ class FedADMM:
         if self._finds_out:
             fresh = optax.tree.sub(trees.scale(sent_beta, u), duals)
             past = optax.tree.sub(trees.scale(held, row["client_params"]), held_duals)
-            message["said"] = self.forgetting.say(z, sent_beta, fresh, past, held, client.weight)
+            known = (row["message_rounds"] >= 0) | (self.heard == "all")
+            message["said"] = self.forgetting.say(z, sent_beta, fresh, past, held, client.weight, known)
             kept["forgotten"] = now
         rule: Any = self.penalty_rule
         if penalties.pools(rule):
