@@ -304,7 +304,8 @@ def fedadmm(
     Args:
         local: How a client solves its subproblem.
         penalty: beta_i^0 above 0, a number or one per client [clients].
-        delta: The server's memory, at least 0.
+        delta: The server's memory, at least 0 in the paper. Below 0, and above -1/2, the server goes beyond z_hat
+            instead: z^{k+1} = z^k + (z_hat - z^k) / (1 + delta), a step of 1 / (1 + delta) below 2.
         criterion: When a local solve may stop early; by default it does its maximum of epochs.
         penalty_rule: How beta_i changes after a solve; by default not at all.
         unselected_penalty: With which penalty the server counts a client that it did not select: its "current" one
@@ -319,7 +320,8 @@ def fedadmm(
             clients were selected. Where either is not the paper's, "current" penalties need 2 n + 2 floats up. "auto"
             lets the server find out a factor for each round, from how far and how unanimously its clients' messages
             lead away from what it remembers (`fading` has the rule): small at first, then 1. It takes 4 floats more
-            up and 1 more down.
+            up and 1 more down. "returning" forgets besides what was said by clients who will not return, which is for
+            methods whose result is `averaged`; 5 floats up.
         server_step: eta above 0 of Gong et al., whose server keeps no sums but steps along the selected clients' mean
             change: z^{k+1} = z^k + eta sum alpha_i beta_i Delta_i / sum alpha_i beta_i, where Delta_i is the change of
             u_i - lambda_i / beta_i. With equal weights and penalties, eta = |S| / m is the average over all m clients,
@@ -345,7 +347,7 @@ def fedadmm(
         criterion=criteria.checked(criterion),
         penalty_rule=checks.part("penalty_rule", penalty_rule or penalties.constant(), ("__call__",), "fa.penalties"),
         penalty=checks.number("penalty", penalty, above=0, per_client=True),
-        delta=checks.number("delta", delta, at_least=0),
+        delta=checks.number("delta", delta, above=-0.5),
         unselected_penalty=checks.choice("unselected_penalty", unselected_penalty, ("current", "sent")),
         heard=checks.choice("heard", heard, ("all", "only")),
         forgetting=fading.checked(forgetting),
@@ -406,7 +408,7 @@ def fedadmm_in(
         local: How a client solves its subproblem.
         penalty: beta_i above 0, a number or one per client [clients].
         c: The modulus of strong convexity c_i of the clients' losses, a number or one per client [clients].
-        delta: The server's memory, at least 0.
+        delta: The server's memory, above -1/2 (see `fedadmm`).
         reference: The criterion compares with the residual at "server", z^k, or at "client", u_i^k.
         residual: How the residual is obtained: "exact", "epoch_mean" or "verified" (see `criteria`).
         sigma_factor: Sigma is this share of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.

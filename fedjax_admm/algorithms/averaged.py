@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..core import checks
+from ..core import checks, trees
 from ..core.record import display_name, record
 from ..core.sums import Apart
 from ..core.types import Params, Rows
@@ -95,7 +95,9 @@ class Averaged:
     def aggregate(self, params: Params, server: Server, received: Received, round: Round) -> tuple[Params, Server]:
         old = server.iterate.value
         z, own = self.algorithm.aggregate(old.params, server.own, received, round)
-        share = (self.power + 1) / (self.power + 1 + old.rounds)  # of the first 1: the start is not in the average
+        power = jnp.asarray(self.power, trees.scalar_dtype(params))
+        # Of the first 1: the start is not in the average.
+        share = (power + 1) / (power + 1 + old.rounds.astype(power.dtype))
         mean = jax.tree.map(lambda mean, z: mean + (share * (z - mean)).astype(mean.dtype), params, z)
         return mean, Server(own, Apart(Iterate(z, old.rounds + 1)))
 

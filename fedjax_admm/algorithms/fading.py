@@ -27,10 +27,8 @@ that is never seen twice it is 0, and the server averages the cohort; where all 
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
@@ -94,7 +92,7 @@ class AutoForgetting:
             "size": weight * counted**2,
             "square": squares[0] / counted,
             "own": weight * squares[1],
-        } | ({"returned": counted * known} if self.returning else {})
+        } | ({"returned": jnp.where(known, counted, 0)} if self.returning else {})
 
     def learn(self, memory: Memory, said: dict[str, Array], change: Any, count: Array, total: Array) -> Memory:
         """The memory after a round.
@@ -110,9 +108,12 @@ class AutoForgetting:
         pairs = optax.tree.norm(change, squared=True).astype(weight.dtype) - said["own"]
         drift, square = pairs / (weight**2 - said["size"]), said["square"] / weight
         new = 2 / (old.rounds + 2).astype(weight.dtype)
-        now = Statistics(jnp.int32(1), drift, square, said["returned"] / weight if self.returning else None)
-        averaged = jax.tree.map(lambda old, now: old + (new * (now - old)).astype(old.dtype), old, now)
-        averaged = dataclasses.replace(averaged, rounds=old.rounds + 1)
+        returned = said["returned"] / weight if self.returning else None
+        numbers = [(old.drift, drift), (old.square, square), (old.returned, returned)]
+        averaged = Statistics(
+            old.rounds + 1,
+            *(None if last is None else last + (new * (now - last)).astype(last.dtype) for last, now in numbers),
+        )
         known = (count > 1) & jnp.isfinite(drift) & jnp.isfinite(square)  # one client has nobody to differ from
         averaged = trees.where(known, averaged, old)
 

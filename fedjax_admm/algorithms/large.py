@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core import checks
 from . import criteria, penalties
-from .admm import FedADMM, fedadmm
+from .admm import fedadmm
+from .averaged import Averaged, averaged
 from .criteria import Criterion
 from .local_solver import LocalSolver
 
@@ -16,29 +18,39 @@ def fedadmm_large(
     local: LocalSolver,
     penalty: Any = 1.0,
     *,
-    share: Any = 0.1,
+    share: Any = 0.4,
+    step: Any = 1.5,
+    power: Any = 1.0,
     heard: str = "only",
-    forgetting: float | str = "auto",
+    forgetting: float | str = "returning",
     criterion: Criterion | None = None,
-) -> FedADMM:
-    """FedADMM for large populations: the server counts whom it has heard, forgets by itself, and finds the penalty.
+) -> Averaged:
+    """FedADMM for large populations: the average over rounds of an ADMM whose server finds out all numbers itself.
 
-    It is `fedadmm(heard="only", forgetting="auto", penalty_rule=penalties.stiffness(share))` with solves that end when
-    the epoch's mean residual is a tenth of that at z. Not a method of the paper's.
+    It is `averaged(fedadmm(...), power)` with `heard="only"`, `forgetting="returning"`, a server that goes `step` times
+    as far as its clients' messages say, `penalty_rule=penalties.stiffness(share)`, and solves that end when the epoch's
+    mean residual is a tenth of that at z. Not a method of the paper's.
 
     Args:
         local: How a client solves its subproblem.
         penalty: beta_i^0 above 0, with which the first round is solved, a number or one per client [clients].
         share: The penalty as a share of the clients' stiffness, above 0 (see `penalties.stiffness`).
+        step: Above 0 and below 2, over-relaxation if above 1: 1 / (1 + delta) of `fedadmm`. An average over rounds
+            takes out the noise that a longer step brings.
+        power: At least 0: the k-th round has a weight of about k^power in the result (see `averaged`).
         heard: Whether the server counts "only" clients that it has heard from, or "all".
-        forgetting: How it forgets, "auto" or a factor (see `fedadmm`).
+        forgetting: How it forgets, "returning", "auto" or a factor (see `fedadmm`).
         criterion: When a local solve may stop. With one that does not look at z, as `relative_residual` with
             reference="server" does, stiffness is not measured: penalties then stay as they are.
 
-    >>> fedadmm_large(LocalSolver(learning_rate=0.1, max_epochs=5)).heard
+    >>> fedadmm_large(LocalSolver(learning_rate=0.1, max_epochs=5)).algorithm.heard
     'only'
     """
     criterion = criteria.relative_residual(sigma=0.1, residual="epoch_mean") if criterion is None else criterion
     measured = getattr(criterion, "reference", None) == "server"
     rule = penalties.stiffness(share) if measured else penalties.constant()
-    return fedadmm(local, penalty, criterion=criterion, penalty_rule=rule, heard=heard, forgetting=forgetting)
+    delta = 1 / checks.number("step", step, above=0, below=2) - 1
+    method = fedadmm(
+        local, penalty, delta=delta, criterion=criterion, penalty_rule=rule, heard=heard, forgetting=forgetting
+    )
+    return averaged(method, power)

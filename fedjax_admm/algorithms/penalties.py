@@ -182,6 +182,7 @@ class Stiffness(_Bounded):
     """
 
     share: Any
+    newcomers: Any = 0.25
     lowest: Any = BOUNDS[0]
     highest: Any = BOUNDS[1]
 
@@ -193,7 +194,9 @@ class Stiffness(_Bounded):
         whole = seen.start_residual / _or_one(seen.consensus_gap)  # of the subproblem, the penalty's own included
         loss = jnp.maximum(whole - penalty, FLAT * whole)
         known = seen.measured & (seen.epochs > 0) & (seen.consensus_gap > 0) & jnp.isfinite(whole) & (whole > 0)
-        proposal = jnp.log(jnp.where(known, self.share * loss / penalty, 1))
+        new = optax.tree.norm(seen.previous_duals, squared=True) == 0
+        share = jnp.where(new, self.share * self.newcomers, self.share)
+        proposal = jnp.log(jnp.where(known, share * loss / penalty, 1))
         return jnp.clip(proposal, -FASTEST, FASTEST), known
 
 
@@ -362,7 +365,7 @@ def spectral(
     return Spectral(correlation, checks.number("slack", slack, above=0), *_limits(bounds), _ending(until))
 
 
-def stiffness(share: Any = 0.1, *, bounds: tuple[Any, Any] = BOUNDS) -> Stiffness:
+def stiffness(share: Any = 0.4, *, newcomers: Any = 0.25, bounds: tuple[Any, Any] = BOUNDS) -> Stiffness:
     """All clients' penalties are a share of the stiffness that the clients' solves have shown, pooled by the server.
 
     A solve that ends at u+ has bent the subproblem's gradient from e(z) to about 0 over ||u+ - z||, so
@@ -375,12 +378,17 @@ def stiffness(share: Any = 0.1, *, bounds: tuple[Any, Any] = BOUNDS) -> Stiffnes
     proposals' logarithms over clients, and over rounds with weights that grow by one a round, and sends the new level
     with its parameters. beta_i = level * the client's first penalty. Losses times s make penalties times s.
 
+    Clients that have no dual yet propose less, share * newcomers: those that never return have no dual to settle, and
+    a penalty only shortens their way. So in a population that is never seen twice the level is lower than in one that
+    is seen often.
+
     It needs a criterion that looks at z, `relative_residual` with reference="server", and counts clients with the
     penalty last "sent". A client sends two floats more and receives one more.
 
     Args:
         share: The penalty as a share of the stiffness, above 0. Near-exact solves of quadratics like about 1,
-            classification with few local epochs 0.1 or less.
+            classification with few local epochs less.
+        newcomers: What clients without a dual multiply the share by, above 0.
         bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients].
 
     Returns:
@@ -392,7 +400,8 @@ def stiffness(share: Any = 0.1, *, bounds: tuple[Any, Any] = BOUNDS) -> Stiffnes
     >>> stiffness(0.5).share
     0.5
     """
-    return Stiffness(checks.number("share", share, above=0), *_limits(bounds))
+    newcomers = checks.number("newcomers", newcomers, above=0)
+    return Stiffness(checks.number("share", share, above=0), newcomers, *_limits(bounds))
 
 
 def bounds_of(rule: PenaltyRule) -> tuple[Any, Any] | None:
