@@ -4,8 +4,8 @@
 
 Problems: "linear" (Example 1 with 50 clients of 20 rows of 50 numbers), "logistic" and "mlp" (the embedded MNIST, 50
 clients of two labels). With losses times s the learning rate is divided by s and the first penalty multiplied. Local
-steps are small enough for a penalty of 100. Rules: constant, the paper's (3.15), relative, spectral, and stiffness with
-three shares; all with the criterion and the server of `fedadmm_large`. Writes PREFIX.csv, a line per problem, rule and
+steps are small enough for a penalty of 100. Rules: constant, the paper's (3.15), relative, spectral, and stiffness, by
+default and with two other shares; all with the criterion and the server of `fedadmm_large`. Writes PREFIX.csv, a line per problem, rule and
 scale with the figure of merit from each first penalty, and the worst of them beside the best constant penalty's.
 """
 
@@ -25,8 +25,8 @@ RULES = {
     "(3.15)": fa.penalties.residual_balancing(),
     "relative": fa.penalties.relative_balancing(),
     "spectral": fa.penalties.spectral(),
+    "stiffness": fa.penalties.stiffness(),
     "stiffness 0.1": fa.penalties.stiffness(0.1),
-    "stiffness 0.3": fa.penalties.stiffness(0.3),
     "stiffness 1": fa.penalties.stiffness(1.0),
 }
 
@@ -64,9 +64,10 @@ PROBLEMS = {
 
 
 def algorithm(rule: Any, penalty: float, local: fa.LocalSolver) -> Any:
-    """The parts of `fedadmm_large` with another rule."""
-    look = fa.criteria.relative_residual(sigma=0.1, residual="epoch_mean")
-    return fa.fedadmm(local, penalty, penalty_rule=rule, criterion=look, heard="only", forgetting="auto")
+    """`fedadmm_large` with another rule."""
+    large = fa.fedadmm_large(local, penalty)
+    parts = dict(criterion=large.criterion, heard="only", forgetting="returning", delta=large.algorithm.delta)
+    return fa.averaged(fa.fedadmm(local, penalty, penalty_rule=rule, **parts), large.power)
 
 
 def merit(record: Any, column: str, scale: float, optimum: float | None) -> float:
