@@ -5,8 +5,9 @@
 Problems: "linear" (Example 1 with 50 clients of 20 rows of 50 numbers), "logistic" and "mlp" (the embedded MNIST, 50
 clients of two labels). With losses times s the learning rate is divided by s and the first penalty multiplied. Local
 steps are small enough for a penalty of 100. Rules: constant, the paper's (3.15), relative, spectral, and stiffness, by
-default and with two other shares; all with the criterion and the server of `fedadmm_large`. Writes PREFIX.csv, a line per problem, rule and
-scale with the figure of merit from each first penalty, and the worst of them beside the best constant penalty's.
+default and with two other shares; all with the criterion and the server of `fedadmm_large`. Writes PREFIX.csv, a line
+per problem, rule and scale with the figure of merit from each first penalty, and the worst of them beside the best
+constant penalty's.
 """
 
 from __future__ import annotations
