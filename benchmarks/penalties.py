@@ -68,7 +68,8 @@ def algorithm(rule: Any, penalty: float, local: fa.LocalSolver) -> Any:
     """`fedadmm_large` with another rule."""
     large = fa.fedadmm_large(local, penalty)
     parts = dict(criterion=large.criterion, heard="only", forgetting="returning", delta=large.algorithm.delta)
-    return fa.averaged(fa.fedadmm(local, penalty, penalty_rule=rule, **parts), large.power)
+    method = fa.fedadmm(local, penalty, penalty_rule=rule, **parts)
+    return fa.averaged(method, large.power, returning_power=large.returning_power)
 
 
 def merit(record: Any, column: str, scale: float, optimum: float | None) -> float:
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--problems", default="linear,logistic,mlp")
     parser.add_argument("--penalties", default="0.01,0.1,1,10,100")
     parser.add_argument("--rounds", type=int, default=80)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", metavar="PREFIX", type=prefix)
     args = parser.parse_args()
     firsts, lines = numbers("penalties", args.penalties), []
@@ -98,7 +100,7 @@ def main() -> None:
             for name, rule in RULES.items():
                 if name == "constant" and scale != 1:
                     continue  # its penalties are scaled with the losses: the same iterates
-                runs = [(algorithm(rule, scale * first, step), 0) for first in firsts]
+                runs = [(algorithm(rule, scale * first, step), args.seed) for first in firsts]
                 found = fa.simulate_many(
                     here, runs, rounds=args.rounds, participation=10, evaluate_every=5, progress=False
                 )

@@ -243,6 +243,16 @@ class FedADMM:
         """Whether the server finds out how much to forget."""
         return isinstance(self.forgetting, fading.AutoForgetting)
 
+    @property
+    def knows_who_returns(self) -> bool:
+        """Whether the server counts how many of its clients it has heard before."""
+        return isinstance(self.forgetting, fading.AutoForgetting) and self.forgetting.returning
+
+    def returned(self, server: Server) -> Array:
+        """The share of a round's clients that were heard before, averaged over rounds."""
+        memory: Any = server.memory
+        return memory.statistics.value.returned
+
     def _share(self, row: Rows, now: Any) -> Array:
         """The share of a client's last message that still counts: in round `now`, or when so much is forgotten."""
         dtype, share = row["penalties"].dtype, jnp.ones((), row["penalties"].dtype)

@@ -47,6 +47,7 @@ class Averaged:
 
     algorithm: Any
     power: Any
+    returning_power: Any = None  # None: the same
 
     @property
     def display_name(self) -> str:
@@ -96,6 +97,8 @@ class Averaged:
         old = server.iterate.value
         z, own = self.algorithm.aggregate(old.params, server.own, received, round)
         power = jnp.asarray(self.power, trees.scalar_dtype(params))
+        if self.returning_power is not None:
+            power += (self.returning_power - power) * self.algorithm.returned(own).astype(power.dtype)
         # Of the first 1: the start is not in the average.
         share = (power + 1) / (power + 1 + old.rounds.astype(power.dtype))
         mean = jax.tree.map(lambda mean, z: mean + (share * (z - mean)).astype(mean.dtype), params, z)
@@ -113,7 +116,7 @@ class AveragedSums(Averaged):
         return Server(self.algorithm.count(server.own, row, client), server.iterate)
 
 
-def averaged(algorithm: Algorithm, power: Any = 2.0) -> Averaged:
+def averaged(algorithm: Algorithm, power: Any = 2.0, *, returning_power: Any = None) -> Averaged:
     """Any method, with the average over rounds as its result.
 
     The method runs as it would; the parameters that are evaluated and returned are the average of z^1, z^2, ...,
@@ -124,6 +127,10 @@ def averaged(algorithm: Algorithm, power: Any = 2.0) -> Averaged:
         algorithm: The method, as `fedavg(...)` makes it.
         power: At least 0. 0 is the plain mean, which has the least noise in the end; the greater, the sooner are the
             first rounds forgotten.
+        returning_power: The power where all clients of a round were heard before; `power` is then for where none was,
+            and in between the power is in between. A server that remembers its clients has the less noise the more of
+            them return, and needs the less of an average. None is `power` too. Else the method must know it, as
+            `fedadmm(forgetting="returning")` does.
 
     Returns:
         The method. Not of methods with rounds in which nothing is exchanged.
@@ -138,5 +145,11 @@ def averaged(algorithm: Algorithm, power: Any = 2.0) -> Averaged:
     contract.check_parts(algorithm)
     if isinstance(algorithm, SilentRounds):
         raise ValueError(f"algorithm {display_name(algorithm)} has rounds without a server: averaged is of others")
+    if returning_power is not None:
+        returning_power = checks.number("returning_power", returning_power, at_least=0)
+        if not getattr(algorithm, "knows_who_returns", False):
+            raise ValueError(
+                "returning_power needs a method whose server knows who returns: fedadmm(forgetting='returning')"
+            )
     kind = AveragedSums if isinstance(algorithm, RenewableSums) else Averaged
-    return kind(algorithm, checks.number("power", power, at_least=0))
+    return kind(algorithm, checks.number("power", power, at_least=0), returning_power)

@@ -182,7 +182,7 @@ class Stiffness(_Bounded):
     """
 
     share: Any
-    newcomers: Any = 0.25
+    newcomers: Any = 0.2
     lowest: Any = BOUNDS[0]
     highest: Any = BOUNDS[1]
 
@@ -365,7 +365,7 @@ def spectral(
     return Spectral(correlation, checks.number("slack", slack, above=0), *_limits(bounds), _ending(until))
 
 
-def stiffness(share: Any = 0.4, *, newcomers: Any = 0.25, bounds: tuple[Any, Any] = BOUNDS) -> Stiffness:
+def stiffness(share: Any = 0.5, *, newcomers: Any = 0.2, bounds: tuple[Any, Any] = BOUNDS) -> Stiffness:
     """All clients' penalties are a share of the stiffness that the clients' solves have shown, pooled by the server.
 
     A solve that ends at u+ has bent the subproblem's gradient from e(z) to about 0 over ||u+ - z||, so

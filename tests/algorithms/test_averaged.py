@@ -103,6 +103,22 @@ def test_runs_at_once_may_average_differently():
     assert not np.allclose(many[0].params, many[1].params)
 
 
+def test_the_more_clients_return_the_shorter_is_the_average():
+    """The power is between the two, as the share of clients that were heard before is, the k-th round weighing k."""
+    method = fa.fedadmm(LOCAL, 0.5, heard="only", forgetting="returning")
+    own, iterates = every_round(method, faults=None)
+    _, ours = every_round(fa.averaged(method, 0.5, returning_power=5), faults=None)
+    known, r, mean, means = set(), 0.0, None, []
+    for k, (cohort, z) in enumerate(zip(own.cohorts, iterates, strict=True)):
+        r += 2 / (k + 2) * (np.average([i in known for i in cohort], weights=WEIGHTS[cohort]) - r)
+        power = 0.5 + 4.5 * r
+        mean = z if mean is None else mean + (power + 1) / (power + 1 + k) * (z - mean)
+        known |= set(cohort)
+        means.append(mean)
+    assert 0 < r < 1
+    np.testing.assert_allclose(ours, means, rtol=1e-9)
+
+
 def test_worn_sums_are_formed_anew_and_the_average_stays():
     """Penalties that fall by orders of magnitude wear the server's sums out."""
     rule = fa.penalties.residual_balancing(1.01, 30.0, bounds=(1e-9, 1e9))
@@ -116,5 +132,7 @@ def test_what_can_not_be_averaged():
         fa.averaged(fa.fedpd(LOCAL, 0.5))
     with pytest.raises(ValueError, match="algorithm must be an object made by"):
         fa.averaged(fa.fedavg)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="returning_power needs a method whose server knows who returns"):
+        fa.averaged(METHODS["fedadmm"], returning_power=2)
     with pytest.raises(ValueError, match="power must be at least 0, got -1"):
         fa.averaged(METHODS["fedavg"], -1)

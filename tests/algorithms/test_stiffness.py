@@ -15,7 +15,7 @@ SIZES = [6, 11, 3, 8, 5, 7]
 WEIGHTS = np.array([1.0, 3, 2, 2, 1, 3])
 PENALTY = np.array([0.1, 0.2, 0.4, 0.1, 0.3, 0.2])
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
-SHARE, NEWCOMERS = 0.5, 0.25
+SHARE, NEWCOMERS = 0.5, 0.2
 RULE = fa.penalties.stiffness(SHARE)
 OPTIONS = dict(rounds=8, participation=3, progress=False)
 
