@@ -108,12 +108,12 @@ class AutoForgetting:
         pairs = optax.tree.norm(change, squared=True).astype(weight.dtype) - said["own"]
         drift, square = pairs / (weight**2 - said["size"]), said["square"] / weight
         new = 2 / (old.rounds + 2).astype(weight.dtype)
-        returned = said["returned"] / weight if self.returning else None
-        numbers = [(old.drift, drift), (old.square, square), (old.returned, returned)]
-        averaged = Statistics(
-            old.rounds + 1,
-            *(None if last is None else last + (new * (now - last)).astype(last.dtype) for last, now in numbers),
-        )
+
+        def average(last: Array, now: Array) -> Array:
+            return last + (new * (now - last)).astype(last.dtype)
+
+        returned = average(old.returned, said["returned"] / weight) if self.returning else None
+        averaged = Statistics(old.rounds + 1, average(old.drift, drift), average(old.square, square), returned)
         known = (count > 1) & jnp.isfinite(drift) & jnp.isfinite(square)  # one client has nobody to differ from
         averaged = trees.where(known, averaged, old)
 
