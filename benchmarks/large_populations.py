@@ -16,7 +16,10 @@ import argparse
 import functools
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 from results import every_run, numbers, one_line_errors, prefix, write_csv
 
 import fedjax_admm as fa
@@ -120,13 +123,54 @@ def rows_of(comparison: fa.Comparison, kind: str, clients: int) -> list[str]:
     return lines
 
 
+def fitted(problem: fa.Problem, clients: np.ndarray) -> float:
+    """The best test accuracy of one model fitted to all rows of these clients, over steps and three regularisers.
+
+    What is chosen by the test set is no result of a method; it is about the most that the rows can give.
+    """
+    parts = [problem.data.client(i) for i in np.unique(clients)]
+    rows = {name: jnp.concatenate([part[name] for part in parts]) for name in ("x", "y")}
+    test, optimizer, best = problem.eval_data, optax.adam(0.01), 0.0
+    [(_, correct)] = problem.metrics
+
+    @jax.jit
+    def step(params: Any, state: Any, weight: Any) -> Any:
+        def loss(params: Any) -> Any:
+            return jnp.mean(problem.loss(params, rows)) + weight / 2 * optax.tree.norm(params, squared=True)
+
+        change, state = optimizer.update(jax.grad(loss)(params), state)
+        return optax.apply_updates(params, change), state
+
+    measure = jax.jit(lambda params: jnp.mean(correct(params, test)))
+    for weight in (1e-3, 1e-2, 1e-1):
+        params = jax.tree.map(jnp.zeros_like, problem.init(jax.random.key(0)))
+        state = optimizer.init(params)
+        for k in range(600):
+            params, state = step(params, state, weight)
+            best = max(best, float(measure(params))) if k % 20 == 19 else best
+    return best
+
+
+def bounds_of(comparison: fa.Comparison, problem: fa.Problem, clients: int) -> list[str]:
+    """What all rows that the server has heard of by a third of the rounds, and by the last, could give."""
+    lines, runs = [], comparison.runs["FedAvg"].values()
+    for name, share in (("a third", 1 / 3), ("all", 1.0)):
+        best = [fitted(problem, run.cohorts[: int(share * len(run.cohorts))]) for run in runs]
+        lines.append(f"logistic,{clients},{len(best)},{name},{np.mean(best):.4g}")
+    return lines
+
+
 def draw(path: str, found: dict[tuple[str, int], fa.Comparison]) -> None:
     """Accuracy, or the loss above the optimum, against rounds."""
     import matplotlib.pyplot as plt
 
-    shown = ("FedAvg", "SCAFFOLD", "InSa", "InSa, only", "InSa, only, 0.7", "InSa, only, auto", "large")
-    figure, axes = plt.subplots(1, len(found), figsize=(3.2 * len(found), 3.2), squeeze=False)
-    for ax, ((kind, clients), comparison) in zip(axes[0], found.items(), strict=True):
+    shown = ("FedAvg", "FedAvg, averaged", "SCAFFOLD", "InSa", "InSa, only", "InSa, only, auto", "large")
+    columns = min(4, len(found))
+    rows = -(-len(found) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(3.4 * columns, 3 * rows), squeeze=False)
+    for ax in axes.flat[len(found) :]:
+        ax.axis("off")
+    for ax, ((kind, clients), comparison) in zip(axes.flat, found.items(), strict=False):
         for label in shown:
             for run in list(comparison.runs.get(label, {}).values())[:1]:
                 values = run.history[COLUMNS[kind]]
@@ -135,11 +179,11 @@ def draw(path: str, found: dict[tuple[str, int], fa.Comparison]) -> None:
                     run.history["round"][known],
                     values[known],
                     label=label,
-                    lw=2 if label in ("InSa, only, auto", "large") else 1,
+                    lw=2.5 if label == "large" else 1,
                 )
         ax.set(title=f"{kind}, {clients:,} clients", xlabel="round", ylabel=COLUMNS[kind].replace("_", " "))
         if kind == "linear":
-            ax.set_yscale("log")
+            ax.set(yscale="log", ylim=(None, 2))
     axes[0][0].legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
@@ -161,6 +205,7 @@ def main() -> None:
     parser.add_argument("--evaluate-every", type=int, default=4)
     parser.add_argument("--methods", help="some of the labels, after FedAvg's, with ; between them; by default all")
     parser.add_argument("--data-dir", help="where MNIST of TensorFlow Datasets is")
+    parser.add_argument("--bound", action="store_true", help="and what the rows heard of could give (logistic)")
     parser.add_argument("--out", required=True, help="where the runs are kept")
     parser.add_argument("--results", metavar="PREFIX", type=prefix)
     args = parser.parse_args()
@@ -168,6 +213,7 @@ def main() -> None:
     if args.data_dir:
         makers["mnist"] = functools.partial(mnist, data_dir=args.data_dir)
     found, lines = {}, [HEADER]
+    bounds = ["problem,clients,seeds,rounds whose rows are known,best accuracy of one model fitted to them"]
     for kind in args.problems.split(","):
         for clients in numbers("populations", args.populations, int):
             if kind not in makers or (kind == "mnist" and clients > MOST_MNIST):
@@ -185,6 +231,11 @@ def main() -> None:
             )  # fmt: skip
             lines += rows_of(found[kind, clients], kind, clients)
             print("\n".join(lines[-len(found[kind, clients].runs) :]), flush=True)
+            if args.bound and kind == "logistic":
+                bounds += bounds_of(found[kind, clients], problem, clients)
+                print("\n".join(bounds[-2:]), flush=True)
+            if args.results and len(bounds) > 1:
+                write_csv(f"{args.results}_bound.csv", "\n".join(bounds) + "\n", [], every_run(found.values()))
             if args.results:
                 write_csv(f"{args.results}.csv", "\n".join(lines) + "\n", [], every_run(found.values()))
                 draw(f"{args.results}.png", found)
