@@ -14,6 +14,7 @@ from .algorithms import server_optimizers as server_optimizers
 from .algorithms.admm import fedadmm as fedadmm
 from .algorithms.admm import fedadmm_in as fedadmm_in
 from .algorithms.admm import fedadmm_insa as fedadmm_insa
+from .algorithms.averaged import averaged as averaged
 from .algorithms.averaging import fedavg as fedavg
 from .algorithms.averaging import fedprox as fedprox
 from .algorithms.feddr import feddr as feddr

@@ -72,7 +72,10 @@ def run(
     beta = s.penalty.astype(float).copy()
     sent = beta.copy()
     heard_in = np.full(m, -1)  # the round of each client's last message
-    left, seen = np.ones(m), []  # with forgetting="auto": what counts of each message; each round's (drift, square)
+    left, seen = (
+        np.ones(m),
+        [],
+    )  # where the server finds out how much to forget: what counts of each message; each round's numbers
     judged: list[list] = [[] for _ in range(m)]  # each client's (u, lambda), as often as its penalty was judged
     out = Trajectory(server=[z])
     for k, cohort in enumerate(cohorts):  # a round without clients changes nothing
@@ -98,7 +101,7 @@ def run(
                     judged[i].append((u[i].copy(), lam[i].copy()))
         if s.method == "admm":
             used = beta_k if s.unselected == "current" else sent
-            if s.forgetting == "auto":
+            if isinstance(s.forgetting, str):
                 held_shares, left[cohort] = left * known, 1.0
                 share = alpha * left
             else:
@@ -106,12 +109,13 @@ def run(
             share = np.where(heard_in < 0, 0, share) if s.heard == "only" else share
             z_hat = sum(share[i] * (used[i] * u[i] - lam[i]) for i in range(m)) / sum(share * used)
             z = (z_hat + s.delta * z) / (1 + s.delta)
-            if s.forgetting == "auto":
+            if isinstance(s.forgetting, str):
                 was = sent_k if s.unselected == "sent" else beta_k
                 old = [held_shares[i] * (was[i] * (u_k[i] - z_k) - lam_k[i]) for i in cohort]
                 new = [used[i] * (u[i] - z_k) - lam[i] for i in cohort]
                 after = sum(share * (sent if s.unselected == "sent" else beta))
-                left *= _kept(np.array(old), np.array(new), alpha[cohort], used[cohort], after, seen)
+                returned = known[cohort] if s.forgetting == "returning" else np.ones(len(cohort))
+                left *= _kept(np.array(old), np.array(new), alpha[cohort], used[cohort], after, returned, seen)
                 out.factors.append(left[cohort[0]])
         elif s.method == "fedavg_all":
             z = sum(alpha[i] * u[i] for i in range(m))
@@ -126,19 +130,21 @@ def run(
     return out
 
 
-def _kept(old, new, alpha, beta, total, seen):
+def _kept(old, new, alpha, beta, total, returned, seen):
     """What the server keeps of all messages, from what its cohort said before and says now [cohort, ...], less z."""
     c, d, w = (new - old) / beta[:, None], new / beta[:, None], alpha * beta
     if len(c) > 1:
         pairs = [(w[i] * w[j], c[i] @ c[j]) for i in range(len(c)) for j in range(len(c)) if i != j]
         drift = sum(weight * product for weight, product in pairs) / sum(weight for weight, _ in pairs)
-        seen.append((drift, sum(w[i] * d[i] @ d[i] for i in range(len(d))) / sum(w)))
+        square = sum(w[i] * d[i] @ d[i] for i in range(len(d))) / sum(w)
+        seen.append((drift, square, sum(w * returned) / sum(w)))
     if not seen:
         return 1.0
-    drift, square = np.average(seen, axis=0, weights=np.arange(len(seen)) + 1)
+    drift, square, came_back = np.average(seen, axis=0, weights=np.arange(len(seen)) + 1)
     clients = total * sum(w) / sum(w**2)
     ratio = clients * drift / (square - drift) if drift > 0 else 0
-    return 2.0 ** -(min(np.round(1024 * np.log2(1 + ratio)), 20 * 1024) / 1024)
+    with np.errstate(divide="ignore"):
+        return 2.0 ** -(min(np.round(1024 * (np.log2(1 + ratio) - np.log2(came_back))), 20 * 1024) / 1024)
 
 
 def _adapted(s, beta, u, u_old, z, lam, judged):

@@ -185,7 +185,8 @@ class FedADMM:
         if self._finds_out:
             fresh = optax.tree.sub(trees.scale(sent_beta, u), duals)
             past = optax.tree.sub(trees.scale(held, row["client_params"]), held_duals)
-            message["said"] = self.forgetting.say(z, sent_beta, fresh, past, held, client.weight)
+            known = (row["message_rounds"] >= 0) | (self.heard == "all")
+            message["said"] = self.forgetting.say(z, sent_beta, fresh, past, held, client.weight, known)
             kept["forgotten"] = now
         rule: Any = self.penalty_rule
         if penalties.pools(rule):
@@ -241,6 +242,16 @@ class FedADMM:
     def _finds_out(self) -> bool:
         """Whether the server finds out how much to forget."""
         return isinstance(self.forgetting, fading.AutoForgetting)
+
+    @property
+    def knows_who_returns(self) -> bool:
+        """Whether the server counts how many of its clients it has heard before."""
+        return isinstance(self.forgetting, fading.AutoForgetting) and self.forgetting.returning
+
+    def returned(self, server: Server) -> Array:
+        """The share of a round's clients that were heard before, averaged over rounds."""
+        memory: Any = server.memory
+        return memory.statistics.value.returned
 
     def _share(self, row: Rows, now: Any) -> Array:
         """The share of a client's last message that still counts: in round `now`, or when so much is forgotten."""
@@ -304,7 +315,8 @@ def fedadmm(
     Args:
         local: How a client solves its subproblem.
         penalty: The initial penalty beta_i^0 above 0, a number or one per client [clients].
-        delta: The server's memory, at least 0.
+        delta: The server's memory, at least 0 in the paper. Between -1/2 and 0 the server over-relaxes: it goes beyond
+            z_hat, z^{k+1} = z^k + (z_hat - z^k) / (1 + delta).
         criterion: When a local solve may stop early; by default it runs to its maximum of epochs.
         penalty_rule: How beta_i changes after a solve; by default not at all.
         unselected_penalty: The penalty with which the server counts a client that was not selected: its "current" one
@@ -319,8 +331,9 @@ def fedadmm(
             forgets nothing. Below 1 the first rounds are faster, but z does not converge: it keeps the noise from the
             choice of clients. With "auto" the server chooses a factor for each round, from how far and how unanimously
             the clients' messages lead away from what it remembers (the rule is in `fading`): small at first, then 1.
-            "auto" takes 4 more floats up and 1 more down. If heard or forgetting is not the paper's, "current"
-            penalties need 2 n + 2 floats up.
+            "auto" takes 4 more floats up and 1 more down. "returning" also forgets what was said by clients that will
+            not be selected again; it suits methods whose result is `averaged`, and takes 5 more floats up. If heard or
+            forgetting is not the paper's, "current" penalties need 2 n + 2 floats up.
         server_step: eta above 0 of Gong et al., whose server keeps no sums but moves along the selected clients' mean
             change: z^{k+1} = z^k + eta sum alpha_i beta_i Delta_i / sum alpha_i beta_i, where Delta_i is the change of
             u_i - lambda_i / beta_i. With equal weights and penalties, eta = |S| / m gives the average over all m
@@ -346,7 +359,7 @@ def fedadmm(
         criterion=criteria.checked(criterion),
         penalty_rule=checks.part("penalty_rule", penalty_rule or penalties.constant(), ("__call__",), "fa.penalties"),
         penalty=checks.number("penalty", penalty, above=0, per_client=True),
-        delta=checks.number("delta", delta, at_least=0),
+        delta=checks.number("delta", delta, above=-0.5),
         unselected_penalty=checks.choice("unselected_penalty", unselected_penalty, ("current", "sent")),
         heard=checks.choice("heard", heard, ("all", "only")),
         forgetting=fading.checked(forgetting),
@@ -408,7 +421,7 @@ def fedadmm_in(
         penalty: beta_i above 0, a number or one per client [clients].
         c: The modulus of strong convexity c_i of the clients' losses, a number or one per client [clients]. A larger c
             stops earlier.
-        delta: The server's memory, at least 0.
+        delta: The server's memory, above -1/2 (see `fedadmm`).
         reference: Where the residual is measured that the criterion compares with: "server", z^k, or "client", u_i^k.
         residual: How the residual is measured: "exact", "epoch_mean" or "verified" (see `criteria`).
         sigma_factor: Sigma as a fraction of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.

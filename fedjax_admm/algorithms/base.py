@@ -107,6 +107,19 @@ class SilentRounds(Protocol):
         ...
 
 
+@runtime_checkable
+class SeparateIterate(Protocol):
+    """What an algorithm has besides if its clients work at other parameters than those that it returns.
+
+    A state's `params` are what is evaluated and returned. Solves begin at what `iterate` says, and criteria look there;
+    it is z in all of this package's words, and what `broadcast` should send.
+    """
+
+    def iterate(self, params: Params, server: Any) -> Params:
+        """z^k, from the parameters and the server's record."""
+        ...
+
+
 def broadcast_params(algorithm: Any, params: Params, server: Any, round: Round) -> Params:
     """`broadcast` of a method whose server sends its parameters and nothing else."""
     return params

@@ -20,7 +20,7 @@ from ..core import checks, trees
 from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, LocalProgress, Received, Round, Solution, State, Subproblem
 from . import criteria, penalties
-from .base import Algorithm, RenewableSums, SilentRounds
+from .base import Algorithm, RenewableSums, SeparateIterate, SilentRounds
 
 MEMBERS = ("init", "start", "broadcast", "subproblem", "reply", "aggregate", "local", "criterion")
 FORMER = ("subproblems", "update")  # what version 0.1 asked for, of all clients at once
@@ -125,6 +125,8 @@ def _abstract_round(algorithm: Algorithm, params: Params, everyone: Clients) -> 
     if isinstance(algorithm, RenewableSums):
         check_number(f"{kind}.worn", algorithm.worn(server), ())
         check_like(f"{kind}.count: server", mine.count(server, row, client), server)
+    if isinstance(algorithm, SeparateIterate):
+        check_like(f"{kind}.iterate", algorithm.iterate(params, server), params)
     if isinstance(algorithm, SilentRounds):
         check_number(f"{kind}.communicates", algorithm.communicates(round), (), "one bool, for all clients")
     return sent, replied[0]

@@ -17,6 +17,12 @@ client i, measured from z (d_i less the share that still counted of its former m
     ||D||^2 = mean over pairs of clients i != j of <c_i, c_j>,      V = mean ||d_i||^2 - ||D||^2,
 
 both averaged over the rounds so far, the k-th with weight k. The pairs leave each client's own noise out.
+
+`forgetting="returning"` is for a server whose result is an average over rounds (`averaged`). The messages of clients
+that never return are averaged there anyway, without holding z back, so a memory of them is of no use; that of clients
+who do return is, since their next message takes the place of their last. With r the share of a round's clients that
+were heard before, averaged over the rounds likewise, the server then keeps g = r / (1 + A ||D||^2 / V). In a population
+that is never seen twice it is 0, and the server averages the cohort; where all have been heard it is the rule above.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ import optax
 from jax import Array
 
 from ..core import checks, trees
-from ..core.record import record
+from ..core.record import record, static
 from ..core.sums import Apart
 
 STEPS = 1024  # in which forgetting by a half is counted
@@ -42,6 +48,7 @@ class Statistics:
     rounds: Array  # int32, of which these are averages: those in which two clients were heard or more
     drift: Array  # ||D||^2, which may be below 0
     square: Array  # mean ||d_i||^2, which is V + ||D||^2
+    returned: Any = None  # r, the share of clients that were heard before; None where nobody asks
 
 
 @record
@@ -56,11 +63,16 @@ class Memory:
 class AutoForgetting:
     """The factor g of each round by the rule above."""
 
+    returning: bool = static(default=False)  # whether only messages of clients who return are worth keeping
+
     def start(self, dtype: Any) -> Memory:
         """Nothing is known yet, and nothing forgotten."""
-        return Memory(jnp.int32(0), Apart(Statistics(jnp.int32(0), jnp.zeros((), dtype), jnp.zeros((), dtype))))
+        zero = jnp.zeros((), dtype)
+        return Memory(jnp.int32(0), Apart(Statistics(jnp.int32(0), zero, zero, zero if self.returning else None)))
 
-    def say(self, z: Any, counted: Array, fresh: Any, held: Any, held_weight: Array, weight: Array) -> dict[str, Array]:
+    def say(
+        self, z: Any, counted: Array, fresh: Any, held: Any, held_weight: Array, weight: Array, known: Array
+    ) -> dict[str, Array]:
         """What one client tells besides its message, of which the server gets the weighted sums.
 
         Args:
@@ -70,6 +82,7 @@ class AutoForgetting:
             held: The share that still counted of what it said before.
             held_weight: Of its beta_i likewise.
             weight: alpha_i.
+            known: Whether the server has heard of the client before.
         """
         said = optax.tree.sub(fresh, trees.scale(counted, z))
         change = optax.tree.sub(said, optax.tree.sub(held, trees.scale(held_weight, z)))
@@ -79,7 +92,7 @@ class AutoForgetting:
             "size": weight * counted**2,
             "square": squares[0] / counted,
             "own": weight * squares[1],
-        }
+        } | ({"returned": jnp.where(known, counted, 0)} if self.returning else {})
 
     def learn(self, memory: Memory, said: dict[str, Array], change: Any, count: Array, total: Array) -> Memory:
         """The memory after a round.
@@ -95,11 +108,12 @@ class AutoForgetting:
         pairs = optax.tree.norm(change, squared=True).astype(weight.dtype) - said["own"]
         drift, square = pairs / (weight**2 - said["size"]), said["square"] / weight
         new = 2 / (old.rounds + 2).astype(weight.dtype)
-        averaged = Statistics(
-            old.rounds + 1,
-            old.drift + (new * (drift - old.drift)).astype(old.drift.dtype),
-            old.square + (new * (square - old.square)).astype(old.square.dtype),
-        )
+
+        def average(last: Array, now: Array) -> Array:
+            return last + (new * (now - last)).astype(last.dtype)
+
+        returned = average(old.returned, said["returned"] / weight) if self.returning else None
+        averaged = Statistics(old.rounds + 1, average(old.drift, drift), average(old.square, square), returned)
         known = (count > 1) & jnp.isfinite(drift) & jnp.isfinite(square)  # one client has nobody to differ from
         averaged = trees.where(known, averaged, old)
 
@@ -107,7 +121,10 @@ class AutoForgetting:
         spread = jnp.maximum(averaged.square - ahead, 0)
         clients = total * weight / said["size"]  # A, as many as these: where all weigh the same, total / weight times C
         ratio = jnp.where(ahead > 0, clients * ahead / spread, 0)
-        steps = jnp.fmin(jnp.round(STEPS * jnp.log2(1 + ratio)), MOST).astype(jnp.int32)
+        halvings = jnp.log2(1 + ratio)
+        if self.returning:
+            halvings -= jnp.where(averaged.rounds > 0, jnp.log2(averaged.returned), 0)
+        steps = jnp.fmin(jnp.round(STEPS * halvings), MOST).astype(jnp.int32)
         return Memory(memory.forgotten + steps, Apart(averaged))
 
 
@@ -124,7 +141,7 @@ def checked(forgetting: Any) -> Any:
     if isinstance(forgetting, AutoForgetting):
         return forgetting
     if isinstance(forgetting, str):
-        checks.choice("forgetting", forgetting, ("auto",))
-        return AutoForgetting()
+        checks.choice("forgetting", forgetting, ("auto", "returning"))
+        return AutoForgetting(returning=forgetting == "returning")
     forgetting = checks.number("forgetting", forgetting, above=0, at_most=1)
     return None if isinstance(forgetting, float) and forgetting == 1 else forgetting

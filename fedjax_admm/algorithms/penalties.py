@@ -184,6 +184,7 @@ class Stiffness(_Bounded):
     """
 
     share: Any
+    newcomers: Any = 0.2
     lowest: Any = BOUNDS[0]
     highest: Any = BOUNDS[1]
 
@@ -195,7 +196,9 @@ class Stiffness(_Bounded):
         whole = seen.start_residual / _or_one(seen.consensus_gap)  # of the subproblem, the penalty's own included
         loss = jnp.maximum(whole - penalty, FLAT * whole)
         known = seen.measured & (seen.epochs > 0) & (seen.consensus_gap > 0) & jnp.isfinite(whole) & (whole > 0)
-        proposal = jnp.log(jnp.where(known, self.share * loss / penalty, 1))
+        new = optax.tree.norm(seen.previous_duals, squared=True) == 0
+        share = jnp.where(new, self.share * self.newcomers, self.share)
+        proposal = jnp.log(jnp.where(known, share * loss / penalty, 1))
         return jnp.clip(proposal, -FASTEST, FASTEST), known
 
 
@@ -366,7 +369,7 @@ def spectral(
     return Spectral(correlation, checks.number("slack", slack, above=0), *_limits(bounds), _ending(until))
 
 
-def stiffness(share: Any = 0.1, *, bounds: tuple[Any, Any] = BOUNDS) -> Stiffness:
+def stiffness(share: Any = 0.5, *, newcomers: Any = 0.2, bounds: tuple[Any, Any] = BOUNDS) -> Stiffness:
     """All clients' penalties are a given fraction of the stiffness that their solves have shown, which the server
     averages.
 
@@ -381,12 +384,17 @@ def stiffness(share: Any = 0.1, *, bounds: tuple[Any, Any] = BOUNDS) -> Stiffnes
     grow by one per round, over rounds, and sends the new level with its parameters. Then beta_i = level * the client's
     initial penalty. If losses are multiplied by s, so are the penalties.
 
+    Clients without a dual yet propose less, share * newcomers. A client that never returns has no dual to correct, so
+    a penalty only shortens its step. The level is therefore lower in a population in which nobody returns than in one
+    whose clients are selected often.
+
     The rule needs a criterion that measures the residual at z, `relative_residual` with reference="server", and counts
     clients with the penalty last "sent". A client sends two more floats and receives one more.
 
     Args:
         share: The penalty as a fraction of the stiffness, above 0. About 1 is good for nearly exact solves of
-            quadratics, 0.1 or less for classification with few local epochs.
+            quadratics, less for classification with few local epochs.
+        newcomers: By what clients without a dual multiply the share, above 0.
         bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients].
 
     Returns:
@@ -398,7 +406,8 @@ def stiffness(share: Any = 0.1, *, bounds: tuple[Any, Any] = BOUNDS) -> Stiffnes
     >>> stiffness(0.5).share
     0.5
     """
-    return Stiffness(checks.number("share", share, above=0), *_limits(bounds))
+    newcomers = checks.number("newcomers", newcomers, above=0)
+    return Stiffness(checks.number("share", share, above=0), newcomers, *_limits(bounds))
 
 
 def bounds_of(rule: PenaltyRule) -> tuple[Any, Any] | None:

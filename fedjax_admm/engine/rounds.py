@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..algorithms.base import Algorithm, RenewableSums, SilentRounds
+from ..algorithms.base import Algorithm, RenewableSums, SeparateIterate, SilentRounds
 from ..core import trees
 from ..core.record import record
 from ..core.sums import PositiveSum, RunningSum
@@ -83,6 +83,12 @@ def start_row(setup: Setup, params: Any, id: Array) -> dict[str, Any]:
 def broadcast(setup: Setup, params: Any, server: Any, number: Array) -> Any:
     """What goes to every selected client."""
     return setup.algorithm.broadcast(params, server, _server_round(setup, number, 0))
+
+
+def iterate(setup: Setup, params: Any, server: Any) -> Any:
+    """z, at which clients work: the server's parameters, but for methods that return others."""
+    algorithm = setup.algorithm
+    return algorithm.iterate(params, server) if isinstance(algorithm, SeparateIterate) else params
 
 
 def message_shape(setup: Setup, params: Any) -> Any:

@@ -30,6 +30,7 @@ from .rounds import (
     count_clients,
     empty_ledger,
     info_of,
+    iterate,
     order_of_work,
     put_at_clients,
     remembered_epochs,
@@ -86,16 +87,16 @@ def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> t
     def of_run(algorithm: Any, exchange: Any, key: Any) -> Setup:
         return Setup(setup.problem, algorithm, exchange, key)
 
-    sent = jax.vmap(lambda each, z, server: broadcast(of_run(*each), z, server, number))(
-        each, states.params, states.server
-    )
+    own = (each, states.params, states.server)
+    sent = jax.vmap(lambda each, params, server: broadcast(of_run(*each), params, server, number))(*own)
+    z = jax.vmap(lambda each, params, server: iterate(of_run(*each), params, server))(*own)
     last_epochs = jax.vmap(trees.take)(states.last_epochs, cohorts)
     ids, run = cohorts.reshape(-1), jnp.repeat(jnp.arange(runs, dtype=jnp.int32), size)
     order = order_of_work(setup.problem, ids, last_epochs.reshape(-1))
     queue = Queue(ids, run * clients + ids, order, count_clients(ids), run)
     rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states.clients)
     store = Store(rows, _empty_ledger(of_run(*trees.take(each, 0)), trees.take(states.params, 0), runs, size))
-    work = partial(work_off, setup, layout, states.params, sent, number)
+    work = partial(work_off, setup, layout, z, sent, number)
     if layout.devices == 1:
         ordered = Queue(ids[order], queue.addresses[order], order, queue.length, run[order])
         rows, ledger = work(ordered, store)

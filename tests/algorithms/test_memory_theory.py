@@ -28,7 +28,7 @@ def distance(result):
     return np.sqrt(2 * np.nanmean(result.history["loss"][len(result.history["loss"]) // 2 :] - loss_at(BEST)))
 
 
-@pytest.mark.parametrize("forgetting", [1.0, "auto"])
+@pytest.mark.parametrize("forgetting", [1.0, "auto", "returning"])
 def test_where_nothing_is_forgotten_in_the_end_the_optimum_is_reached(forgetting):
     result = fa.simulate(PROBLEM, fa.fedadmm(LOCAL, 2.0, heard="only", forgetting=forgetting), **OPTIONS)
     assert np.linalg.norm(result.params - BEST) < 1e-12 < 1e-3 * np.linalg.norm(BEST)

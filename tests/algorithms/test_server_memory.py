@@ -42,7 +42,15 @@ def simulate(algorithm, problem=None, **options):
 @pytest.mark.parametrize("mode", ["current", "sent"])
 @pytest.mark.parametrize(
     ("heard", "forgetting"),
-    [("only", 1.0), ("all", 0.8), ("only", 0.8), ("only", 0.1), ("only", "auto"), ("all", "auto")],
+    [
+        ("only", 1.0),
+        ("all", 0.8),
+        ("only", 0.8),
+        ("only", 0.1),
+        ("only", "auto"),
+        ("all", "auto"),
+        ("only", "returning"),
+    ],
 )
 def test_same_as_sums_in_full(heard, forgetting, mode, lanes):
     """With clients that drop out, that fail, that are never selected, and rounds in which nobody comes."""
@@ -63,12 +71,12 @@ def test_same_as_sums_in_full(heard, forgetting, mode, lanes):
         np.testing.assert_allclose(getattr(result.state, name), value, **close)
     last = [max((k for k in range(ROUNDS) if i in came[k]), default=-1) for i in range(M)]
     np.testing.assert_array_equal(result.state.message_rounds, last)
-    if forgetting == "auto":
+    if isinstance(forgetting, str):
         assert len(set(truth.factors)) > 3 and min(truth.factors) < 0.9  # something was found out, and forgotten
 
 
 @pytest.mark.parametrize("mode", ["current", "sent"])
-@pytest.mark.parametrize("forgetting", [1.0, 0.7, "auto"])
+@pytest.mark.parametrize("forgetting", [1.0, 0.7, "auto", "returning"])
 def test_with_everybody_in_every_round_it_is_the_papers_method(forgetting, mode):
     """From the first round on: nobody's message is older than a round, and nobody's is missing."""
     problem, *_ = least_squares(SIZES)

@@ -15,12 +15,13 @@ SIZES = [6, 11, 3, 8, 5, 7]
 WEIGHTS = np.array([1.0, 3, 2, 2, 1, 3])
 PENALTY = np.array([0.1, 0.2, 0.4, 0.1, 0.3, 0.2])
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
-RULE = fa.penalties.stiffness(0.5)
+SHARE, NEWCOMERS = 0.5, 0.2
+RULE = fa.penalties.stiffness(SHARE)
 OPTIONS = dict(rounds=8, participation=3, progress=False)
 
 
 def algorithm_of(penalty=PENALTY, local=LOCAL, **options):
-    return fa.fedadmm_large(local, penalty, share=0.5, **options)
+    return fa.fedadmm_large(local, penalty, share=SHARE, **options)
 
 
 def simulate(algorithm=None, problem=None, **options):
@@ -28,9 +29,9 @@ def simulate(algorithm=None, problem=None, **options):
     return fa.simulate(problem, algorithm_of() if algorithm is None else algorithm, **OPTIONS | options)
 
 
-def levels(result, alpha, share):
+def levels(result, alpha):
     """The factor on all first penalties in each round, in full from what each solve has shown."""
-    log, found = 0.0, []
+    log, found, known = 0.0, [], set()
     for k, cohort in enumerate(result.cohorts):
         found.append(np.exp(log))
         solves = {
@@ -38,6 +39,8 @@ def levels(result, alpha, share):
         }
         stiff = solves["reference_residual"] / solves["consensus_gap"]
         loss = np.maximum(stiff - solves["penalty"], 0.01 * stiff)
+        share = np.array([SHARE if client in known else SHARE * NEWCOMERS for client in cohort])
+        known |= set(cohort)
         proposals = np.clip(np.log(share * loss / solves["penalty"]), -np.log(10), np.log(10))
         log += 2 / (k + 2) * np.average(proposals, weights=alpha[cohort])
     return np.array(found)
@@ -45,7 +48,7 @@ def levels(result, alpha, share):
 
 def test_penalties_are_those_of_the_level():
     result = simulate()
-    expected = levels(result, WEIGHTS / WEIGHTS.sum(), 0.5)
+    expected = levels(result, WEIGHTS / WEIGHTS.sum())
     assert np.ptp(np.log(expected)) > 0.5
     np.testing.assert_allclose(result.solves.penalty, expected[:, None] * PENALTY[result.cohorts], rtol=1e-9)
     np.testing.assert_array_equal(result.solves.new_penalty, result.solves.penalty)

@@ -451,7 +451,7 @@ def test_divergence_names_the_round_and_keeps_the_history(algorithm):
     problem, *_ = least_squares(SIZES, dtype=np.float32)
     wild = fa.LocalSolver(learning_rate=3.0, batch_size=4, max_epochs=2)
     method = jax.tree.map(lambda x: x, algorithm)
-    object.__setattr__(method, "local", wild)
+    object.__setattr__(getattr(method, "algorithm", method), "local", wild)  # an averaged method has its own
     start = np.ones(5, np.float32)
     with pytest.raises(fa.DivergenceError, match=r"^round \d+: .* not finite") as caught:
         run(problem, method, rounds=300, initial_params=start, evaluate_every=5)

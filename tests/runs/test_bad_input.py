@@ -113,7 +113,7 @@ BAD = {
     "c": (lambda: fa.fedadmm_in(LOCAL, c=0.0), "c must be above 0"),
     "c and sigma": (lambda: fa.criteria.relative_residual(c=0.1, sigma=0.1), "one of c and sigma"),
     "neither c nor sigma": (lambda: fa.criteria.relative_residual(), "one of c and sigma"),
-    "delta": (lambda: fa.fedadmm(LOCAL, delta=-0.1), "delta must be at least 0, got -0.1"),
+    "delta": (lambda: fa.fedadmm(LOCAL, delta=-0.5), "delta must be above -0.5, got -0.5"),
     "max_epochs": (lambda: fa.LocalSolver(0.1, max_epochs=0), "max_epochs must be at least 1, got 0"),
     "max_epochs a fraction": (lambda: fa.LocalSolver(0.1, max_epochs=1.5), "max_epochs must be a whole number"),
     "max_epochs beyond int32": (lambda: fa.LocalSolver(0.1, max_epochs=3 * 10**9), "max_epochs must be below 2147483648"),

@@ -26,6 +26,7 @@ from ..rounds import (
     empty_ledger,
     expected_work,
     info_of,
+    iterate,
     remembered_epochs,
 )
 from .blocks import Block, Homes, Room, devices_here, divide
@@ -83,7 +84,8 @@ def _work_off_block(
         if fields is not None:
             setup = Setup(setup.problem.with_rows(fields), setup.algorithm, setup.exchange, setup.key)
         mine = jax.tree.map(lambda leaf: leaf[0 if mesh is None else lax.axis_index(AXIS)], queue)
-        work = partial(work_off, setup, layout, params, broadcast(setup, params, server, number), number)
+        sent = broadcast(setup, params, server, number)
+        work = partial(work_off, setup, layout, iterate(setup, params, server), sent, number)
         store = Store(rows, trees.take(ledger, 0))
         if lies.travel:
             mine = mine._replace(addresses=queue.addresses)

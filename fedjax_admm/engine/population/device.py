@@ -30,6 +30,7 @@ from ..rounds import (
     count_clients,
     empty_ledger,
     info_of,
+    iterate,
     order_of_work,
     put_at_clients,
     remembered_epochs,
@@ -205,7 +206,7 @@ def _one_round(
     last_epochs = state.last_epochs[ids]
     order, number = order_of_work(setup.problem, ids, last_epochs), count_clients(ids)
     store = Store(state.clients, empty_ledger(setup, state.params, ids.shape[0]))
-    work = partial(work_off, setup, layout, state.params, sent, state.round)
+    work = partial(work_off, setup, layout, iterate(setup, state.params, state.server), sent, state.round)
     if placement is None:
         rows, ledger = work(Queue(ids[order], ids[order], order, number), store)
     elif placement == placements.HOME:
