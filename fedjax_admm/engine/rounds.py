@@ -80,10 +80,44 @@ class Tally:
     trips: Array  # of the lanes loop
 
 
+class Entries(NamedTuple):
+    """Solves as two arrays, their fields side by side: whatever writes or moves them is one kernel for each array, not
+    for each field, and kernels are what takes the compiler's time."""
+
+    real: Array  # [..., fields that are real numbers]
+    whole: Array  # [..., the others], int32
+
+    @classmethod
+    def of(cls, solves: Solves, dtype: Any) -> Entries:
+        """From solves [...]."""
+
+        def stacked(names: list[str], kind: Any) -> Array:
+            return jnp.stack([jnp.asarray(getattr(solves, name), kind) for name in names], axis=-1)
+
+        return cls(stacked(_REAL, dtype), stacked(list(_WHOLE), jnp.int32))
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], dtype: Any) -> Entries:
+        """Room for so many."""
+        return cls(jnp.zeros((*shape, len(_REAL)), dtype), jnp.zeros((*shape, len(_WHOLE)), jnp.int32))
+
+    @property
+    def solves(self) -> Solves:
+        """What they were made of."""
+        real = {name: self.real[..., k] for k, name in enumerate(_REAL)}
+        whole = {name: self.whole[..., k].astype(kind) for k, (name, kind) in enumerate(_WHOLE.items())}
+        return Solves(**real, **whole)
+
+
+_WHOLE: dict[str, Any] = dict.fromkeys(("epochs", "max_epochs", "gradient_samples", "criterion_samples"), jnp.int32)
+_WHOLE["stop_code"] = jnp.int8
+_REAL = [field.name for field in dataclasses.fields(Solves) if field.name not in _WHOLE]
+
+
 class Ledger(NamedTuple):
     """What a round writes besides the rows."""
 
-    solves: Solves  # [cohort]
+    entries: Entries  # of the solves [cohort]
     tally: Tally
 
 
@@ -118,10 +152,7 @@ class RoundInfo:
 
 def empty_solves(shape: tuple[int, ...], dtype: Any) -> Solves:
     """Room for so many solves."""
-    whole, real = jnp.zeros(shape, jnp.int32), jnp.zeros(shape, dtype)
-    kinds = {"epochs": whole, "max_epochs": whole, "gradient_samples": whole, "criterion_samples": whole}
-    kinds["stop_code"] = whole.astype(jnp.int8)
-    return Solves(**{field.name: kinds.get(field.name, real) for field in dataclasses.fields(Solves)})
+    return Entries.empty(shape, dtype).solves
 
 
 def no_solve(shape: tuple[int, ...], dtype: Any) -> Solves:
@@ -181,7 +212,7 @@ def empty_ledger(setup: Setup, params: Any, cohort: int) -> Ledger:
     zero, none = jnp.zeros((), dtype), jnp.int32(0)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), message_shape(setup, params))
     tally = Tally(RunningSum.of(nothing), zero, none, none, none, zero, jnp.float32(0), none)
-    return Ledger(empty_solves((cohort,), dtype), tally)
+    return Ledger(Entries.empty((cohort,), dtype), tally)
 
 
 def expected_work(sizes: Any, last_epochs: Any) -> Any:
@@ -222,7 +253,7 @@ def work_off(setup: Setup, layout: Layout, params: Any, sent: Any, number: Array
     store, trips = lanes.run(program, desk, store, queue.length, min(layout.width, queue.ids.shape[0]))
     ledger = store.ledger
     tally = dataclasses.replace(ledger.tally, trips=ledger.tally.trips + trips)
-    return Store(store.rows, Ledger(ledger.solves, tally))
+    return Store(store.rows, Ledger(ledger.entries, tally))
 
 
 class Task(NamedTuple):
@@ -241,7 +272,7 @@ class Settled(NamedTuple):
 
     message: Any
     row: dict[str, Any]
-    entry: Solves
+    entry: Entries
     heard: Array  # the message came
     sound: Array
     penalty_change: Array
@@ -328,7 +359,7 @@ class _Worker(NamedTuple):
         """Writes rows, entries and messages of those lanes [lanes] that are `done`."""
         settled, task = jax.vmap(self.settle)(jobs, carry), jobs.task
         rows = _put(store.rows, task.address, done, settled.row)
-        entries = _put(store.ledger.solves, task.slot, done, settled.entry)
+        entries = _put(store.ledger.entries, task.slot, done, settled.entry)
         counted = done & settled.heard
         weights = jnp.where(counted, task.client.weight, 0)
         messages = trees.where(counted, settled.message, jax.tree.map(jnp.zeros_like, settled.message))
@@ -385,7 +416,7 @@ class _Worker(NamedTuple):
         heard = out.ok & round.communicates
         new, new_memories = trees.where(out.ok, new, row), trees.where(heard, new_memories, memories)
         kept = exchange.remember(new_memories, out.stop_code)
-        entry = self.entry(job, carry, out, gap, movement, new)
+        entry = Entries.of(self.entry(job, carry, out, gap, movement, new), self.dtype)
         change = jnp.zeros((), self.dtype)
         if "penalties" in row:
             change = ((new["penalties"] - row["penalties"]) / client.population).astype(self.dtype)
@@ -452,12 +483,11 @@ def gather_ledger(ledger: Ledger, number: int) -> tuple[Ledger, Array]:
     tally = dataclasses.replace(ledger.tally, messages=ledger.tally.messages.value)
     each = devices.each_one(tally.trips, number)
     # Devices meet once for each dtype, so whole numbers go together: the solves', whose bits are added, and the counts.
-    entries = dataclasses.replace(ledger.solves, stop_code=ledger.solves.stop_code.astype(jnp.int32))
+    entries = ledger.entries
     whole, real = _split_by_kind((tally, each))
     bits, whole, real = devices.summed((devices.as_bits(entries), devices.as_bits(whole), real))
     tally, each = _joined(devices.from_bits(whole, _split_by_kind((tally, each))[0]), real)
     entries = devices.from_bits(bits, entries)
-    entries = dataclasses.replace(entries, stop_code=entries.stop_code.astype(jnp.int8))
     tally = dataclasses.replace(tally, messages=RunningSum.of(tally.messages))
     return Ledger(entries, tally), jnp.max(each)
 
@@ -512,7 +542,7 @@ def info_of(
 ) -> RoundInfo:
     """What is told of a round of one run, with clients `ids` [cohort]."""
     tally, talked = ledger.tally, jnp.asarray(communicates(setup.algorithm, setup.key, number))
-    solves = trees.where(ids == VACANT, no_solve(ids.shape, tally.weight.dtype), ledger.solves)
+    solves = trees.where(ids == VACANT, no_solve(ids.shape, tally.weight.dtype), ledger.entries.solves)
     return RoundInfo(solves, tally.trips, longest, tally.rows, after.penalty_mean.value, finite, worn, talked)
 
 
