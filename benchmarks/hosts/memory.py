@@ -26,6 +26,7 @@ from fedjax_admm.core.environment import peak_memory
 from fedjax_admm.examples.linear import initializer, squared_error
 
 CLIENTS, FEW, ROWS, DIMENSION = 4_000, 40, 2, 20_000
+TOLD = "MiB:"
 PLACES = {"device": "device", "host": "host", "disk": "host"}  # of the states, and of the rows
 
 
@@ -50,16 +51,18 @@ def run(folder: str, out: str, population: str, address: str, process: int, proc
         problem, algorithm, 2, participation=1.0, evaluate=None, execution=execution, run_dir=out, progress=False,
         on_round=lambda row: seen.append(peak_memory() or 0),
     )  # fmt: skip
-    print((seen[-1] - before) / 2**20, flush=True)
+    if process == 0:  # the first alone is told of rounds
+        print(TOLD, (seen[-1] - before) / 2**20, flush=True)
 
 
-def measure(folder: Path, population: str, processes: int) -> list[float]:
-    """MiB that each process took."""
+def measure(folder: Path, population: str, processes: int) -> float:
+    """MiB that the first process took."""
     with tempfile.TemporaryDirectory() as place:
         shared = ["--join", str(folder), f"{place}/run", population, free_address()]
         commands = [[sys.executable, __file__, *shared, str(k), str(processes)] for k in range(processes)]
         started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
-        return [float(one.communicate()[0].splitlines()[-1]) for one in started]
+        said = [one.communicate()[0] for one in started]  # with what the processes say to each other
+        return float(said[0].split(TOLD)[1].split()[0])
 
 
 def main() -> None:
@@ -76,13 +79,12 @@ def main() -> None:
     for number, folder in folders.items():
         if not folder.exists():
             fa.FederatedData.from_clients(clients(number)).save(folder)
-    print("| states | the program (MiB) | one process (MiB) | each of two (MiB) | of one |")
+    print("| states | the program (MiB) | one process (MiB) | the first of two (MiB) | of one |")
     print("|---|---:|---:|---:|---:|")
     for population in args.populations.split(","):
-        (program,) = measure(folders[FEW], population, 1)
-        (alone,), both = ([one - program for one in measure(folders[CLIENTS], population, k)] for k in (1, 2))
-        each = " and ".join(f"{one:,.0f}" for one in both)
-        print(f"| {population} | {program:,.0f} | {alone:,.0f} | {each} | {max(both) / alone:.2f} |", flush=True)
+        program = measure(folders[FEW], population, 1)
+        alone, shared = (measure(folders[CLIENTS], population, processes) - program for processes in (1, 2))
+        print(f"| {population} | {program:,.0f} | {alone:,.0f} | {shared:,.0f} | {shared / alone:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

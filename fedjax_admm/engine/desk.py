@@ -22,7 +22,7 @@ from ..core.sums import RunningSum, weighted
 from ..core.vocabulary import Client, Round, Solution, Solves, StopReason
 from ..exchange.stage import MEMORIES, PRESENT, Exchange, Outcome
 from . import lanes, solves
-from .ledger import Ledger, Store, Tally
+from .ledger import Entries, Ledger, Store, Tally
 from .rounds import Layout, Queue, Setup, client_of, communicates, start_row
 
 # Of a client's keys in a round: `subproblem` and `reply` each have their own.
@@ -37,7 +37,7 @@ def work_off(setup: Setup, layout: Layout, params: Any, sent: Any, number: Array
     store, trips = lanes.run(program, desk, store, queue.length, min(layout.width, queue.ids.shape[0]))
     ledger = store.ledger
     tally = dataclasses.replace(ledger.tally, trips=ledger.tally.trips + trips)
-    return Store(store.rows, Ledger(ledger.solves, tally))
+    return Store(store.rows, Ledger(ledger.entries, tally))
 
 
 class Task(NamedTuple):
@@ -56,7 +56,7 @@ class Settled(NamedTuple):
 
     message: Any
     row: dict[str, Any]
-    entry: Solves
+    entry: Entries
     heard: Array  # the message came
     sound: Array
     penalty_change: Array
@@ -143,7 +143,7 @@ class _Worker(NamedTuple):
         """Writes rows, entries and messages of those lanes [lanes] that are `done`."""
         settled, task = jax.vmap(self.settle)(jobs, carry), jobs.task
         rows = _put(store.rows, task.address, done, settled.row)
-        entries = _put(store.ledger.solves, task.slot, done, settled.entry)
+        entries = _put(store.ledger.entries, task.slot, done, settled.entry)
         counted = done & settled.heard
         weights = jnp.where(counted, task.client.weight, 0)
         messages = trees.where(counted, settled.message, jax.tree.map(jnp.zeros_like, settled.message))
@@ -200,7 +200,7 @@ class _Worker(NamedTuple):
         heard = out.ok & round.communicates
         new, new_memories = trees.where(out.ok, new, row), trees.where(heard, new_memories, memories)
         kept = exchange.remember(new_memories, out.stop_code)
-        entry = self.entry(job, carry, out, gap, movement, new)
+        entry = Entries.of(self.entry(job, carry, out, gap, movement, new), self.dtype)
         change = jnp.zeros((), self.dtype)
         if "penalties" in row:
             change = ((new["penalties"] - row["penalties"]) / client.population).astype(self.dtype)

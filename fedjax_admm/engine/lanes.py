@@ -7,12 +7,14 @@ finished. What a job is, only its `Program` knows; where it comes from and what 
 Three nested loops, so that rare and large work stays out of the frequent one: the innermost advances the lanes
 until one of them reaches a turn (the end of a pass over its rows), the middle one takes the turns until a lane
 is finished and a job waits, the outer one hands finished jobs over and refills. A finished lane for which no job is
-left keeps its carry, unchanged, until all are done.
+left keeps its carry, unchanged, until all are done. The first jobs are taken by a refill like all others, for what
+takes them is compiled once for each place where it stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,8 +46,11 @@ class Desk(NamedTuple):
     idle: Callable[[Any], Array]  # job -> whether there is nothing to do for it
 
 
+_NONE_YET = -1
+
+
 class _Lanes(NamedTuple):
-    places: Array  # [lanes] each lane's job in the queue; the queue's length or more: it has none
+    places: Array  # [lanes] each lane's job in the queue; _NONE_YET, or the queue's length or more: it has none
     jobs: Any  # [lanes, ...]
     carry: Any  # [lanes, ...]
     trips: Array  # units of work that each lane has executed, useful or not
@@ -61,7 +66,7 @@ def run(program: Program, desk: Desk, store: Any, count: Any, width: int) -> tup
     def begin(store: Any, places: Array) -> tuple[Any, Any]:
         jobs = take(store, jnp.minimum(places, jnp.maximum(count - 1, 0)))
         carry = start(jobs)
-        return jobs, trees.where((places < count) & ~idle(jobs), carry, retire(carry))
+        return jobs, trees.where(idle(jobs), retire(carry), carry)
 
     def advance(lanes: _Lanes) -> _Lanes:
         return lanes._replace(carry=step(lanes.jobs, lanes.carry), trips=lanes.trips + 1)
@@ -72,27 +77,27 @@ def run(program: Program, desk: Desk, store: Any, count: Any, width: int) -> tup
         return lanes._replace(carry=trees.where(due, turn(lanes.jobs, lanes.carry), lanes.carry))
 
     def hand_over_and_refill(lanes: _Lanes, store: Any, taken: Array) -> tuple[_Lanes, Any, Array]:
-        done = finished(lanes.carry) & (lanes.places < count)
+        first = lanes.places == _NONE_YET
+        done = finished(lanes.carry) & (lanes.places < count) & ~first
         store = desk.hand_over(store, lanes.jobs, lanes.carry, done)
-        places = jnp.where(done, taken + jnp.cumsum(done, dtype=jnp.int32) - 1, lanes.places)
-        filled = done & (places < count)
+        free = done | first
+        places = jnp.where(free, taken + jnp.cumsum(free, dtype=jnp.int32) - 1, lanes.places)
+        filled = free & (places < count)
         # Lanes that go on read the job that they have once more: of a job under way nothing was written.
         jobs, carry = begin(store, places)
         carry = trees.where(filled, carry, lanes.carry)
-        return _Lanes(places, jobs, carry, lanes.trips), store, taken + jnp.sum(done, dtype=jnp.int32)
+        return _Lanes(places, jobs, carry, lanes.trips), store, taken + jnp.sum(free, dtype=jnp.int32)
+
+    def nothing_to_hand_over(taken: Array, lanes: _Lanes) -> Array:
+        done = finished(lanes.carry)
+        return ~jnp.all(done) & ~(jnp.any(done & (lanes.places < count)) & (taken < count))
 
     def work(loop: tuple[_Lanes, Any, Array]) -> tuple[_Lanes, Any, Array]:
-        lanes, store, taken = loop
+        lanes, store, taken = hand_over_and_refill(*loop)
+        return lax.while_loop(partial(nothing_to_hand_over, taken), advance_to_turn, lanes), store, taken
 
-        def nothing_to_hand_over(lanes: _Lanes) -> Array:
-            done = finished(lanes.carry)
-            return ~jnp.all(done) & ~(jnp.any(done & (lanes.places < count)) & (taken < count))
-
-        return hand_over_and_refill(lax.while_loop(nothing_to_hand_over, advance_to_turn, lanes), store, taken)
-
-    places = jnp.arange(width, dtype=jnp.int32)
-    lanes = _Lanes(places, *begin(store, places), jnp.int32(0))
-    lanes, store, _ = lax.while_loop(
-        lambda loop: jnp.any(loop[0].places < count), work, (lanes, store, jnp.int32(width))
-    )
+    places = jnp.full(width, _NONE_YET, jnp.int32)
+    jobs, carry = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(begin, store, places))
+    lanes = _Lanes(places, jobs, retire(carry), jnp.int32(0))
+    lanes, store, _ = lax.while_loop(lambda loop: jnp.any(loop[0].places < count), work, (lanes, store, jnp.int32(0)))
     return store, lanes.trips

@@ -29,10 +29,44 @@ class Tally:
     trips: Array  # of the lanes loop
 
 
+class Entries(NamedTuple):
+    """Solves as two arrays, their fields side by side: whatever writes or moves them is one kernel for each array, not
+    for each field, and kernels are what takes the compiler's time."""
+
+    real: Array  # [..., fields that are real numbers]
+    whole: Array  # [..., the others], int32
+
+    @classmethod
+    def of(cls, solves: Solves, dtype: Any) -> Entries:
+        """From solves [...]."""
+
+        def stacked(names: list[str], kind: Any) -> Array:
+            return jnp.stack([jnp.asarray(getattr(solves, name), kind) for name in names], axis=-1)
+
+        return cls(stacked(_REAL, dtype), stacked(list(_WHOLE), jnp.int32))
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], dtype: Any) -> Entries:
+        """Room for so many."""
+        return cls(jnp.zeros((*shape, len(_REAL)), dtype), jnp.zeros((*shape, len(_WHOLE)), jnp.int32))
+
+    @property
+    def solves(self) -> Solves:
+        """What they were made of."""
+        real = {name: self.real[..., k] for k, name in enumerate(_REAL)}
+        whole = {name: self.whole[..., k].astype(kind) for k, (name, kind) in enumerate(_WHOLE.items())}
+        return Solves(**real, **whole)
+
+
+_WHOLE: dict[str, Any] = dict.fromkeys(("epochs", "max_epochs", "gradient_samples", "criterion_samples"), jnp.int32)
+_WHOLE["stop_code"] = jnp.int8
+_REAL = [field.name for field in dataclasses.fields(Solves) if field.name not in _WHOLE]
+
+
 class Ledger(NamedTuple):
     """What a round writes besides the rows."""
 
-    solves: Solves  # [cohort]
+    entries: Entries  # of the solves [cohort]
     tally: Tally
 
 
@@ -67,10 +101,7 @@ class RoundInfo:
 
 def empty_solves(shape: tuple[int, ...], dtype: Any) -> Solves:
     """Room for so many solves."""
-    whole, real = jnp.zeros(shape, jnp.int32), jnp.zeros(shape, dtype)
-    kinds = {"epochs": whole, "max_epochs": whole, "gradient_samples": whole, "criterion_samples": whole}
-    kinds["stop_code"] = whole.astype(jnp.int8)
-    return Solves(**{field.name: kinds.get(field.name, real) for field in dataclasses.fields(Solves)})
+    return Entries.empty(shape, dtype).solves
 
 
 def no_solve(shape: tuple[int, ...], dtype: Any) -> Solves:
@@ -89,12 +120,11 @@ def gather_ledger(ledger: Ledger, number: int) -> tuple[Ledger, Array]:
     tally = dataclasses.replace(ledger.tally, messages=ledger.tally.messages.value)
     each = devices.each_one(tally.trips, number)
     # Devices meet once for each dtype, so whole numbers go together: the solves', whose bits are added, and the counts.
-    entries = dataclasses.replace(ledger.solves, stop_code=ledger.solves.stop_code.astype(jnp.int32))
+    entries = ledger.entries
     whole, real = _split_by_kind((tally, each))
     bits, whole, real = devices.summed((devices.as_bits(entries), devices.as_bits(whole), real))
     tally, each = _joined(devices.from_bits(whole, _split_by_kind((tally, each))[0]), real)
     entries = devices.from_bits(bits, entries)
-    entries = dataclasses.replace(entries, stop_code=entries.stop_code.astype(jnp.int8))
     tally = dataclasses.replace(tally, messages=RunningSum.of(tally.messages))
     return Ledger(entries, tally), jnp.max(each)
 

@@ -22,7 +22,7 @@ from ..core.sums import PositiveSum, RunningSum
 from ..core.vocabulary import AWAY, VACANT, Client, Clients, Received, Round, Solution, Solves
 from ..exchange.stage import MEMORIES, Exchange
 from ..problems.problem import Problem
-from .ledger import Ledger, RoundInfo, Tally, empty_solves, no_solve
+from .ledger import Entries, Ledger, RoundInfo, Tally, no_solve
 
 # Of keys, beyond every round's number: `broadcast`, `aggregate` and `communicates` each have their own.
 _SERVER_STREAM = 2**31
@@ -114,7 +114,7 @@ def empty_ledger(setup: Setup, params: Any, cohort: int) -> Ledger:
     zero, none = jnp.zeros((), dtype), jnp.int32(0)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), message_shape(setup, params))
     tally = Tally(RunningSum.of(nothing), zero, none, none, none, zero, jnp.float32(0), none)
-    return Ledger(empty_solves((cohort,), dtype), tally)
+    return Ledger(Entries.empty((cohort,), dtype), tally)
 
 
 def expected_work(sizes: Any, last_epochs: Any) -> Any:
@@ -182,7 +182,7 @@ def info_of(
 ) -> RoundInfo:
     """What is told of a round of one run, with clients `ids` [cohort]."""
     tally, talked = ledger.tally, jnp.asarray(communicates(setup.algorithm, setup.key, number))
-    solves = trees.where(ids == VACANT, no_solve(ids.shape, tally.weight.dtype), ledger.solves)
+    solves = trees.where(ids == VACANT, no_solve(ids.shape, tally.weight.dtype), ledger.entries.solves)
     return RoundInfo(solves, tally.trips, longest, tally.rows, after.penalty_mean.value, finite, worn, talked)
 
 

@@ -106,16 +106,16 @@ def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> t
     ledger, longest = gather_ledger(ledger, layout.devices)
     shared = {name: jnp.broadcast_to(getattr(ledger.tally, name), (runs,)) for name in ("rows", "trips")}
     tallies = dataclasses.replace(ledger.tally, **shared)
-    solves = jax.tree.map(lambda leaf: leaf.reshape(cohorts.shape), ledger.solves)
+    entries = jax.tree.map(lambda leaf: leaf.reshape(*cohorts.shape, -1), ledger.entries)
 
-    def settle(each: Any, before: ServerState, tally: Tally, solves: Any, ids: Array) -> Any:
+    def settle(each: Any, before: ServerState, tally: Tally, entries: Any, ids: Array) -> Any:
         mine = of_run(*each)
         after, finite, worn = aggregate(mine, before, tally, number)
         worn &= jnp.any(ids != VACANT)  # of a run that has ended nothing need be exact
-        return after, info_of(mine, number, Ledger(solves, tally), ids, longest, after, finite, worn)
+        return after, info_of(mine, number, Ledger(entries, tally), ids, longest, after, finite, worn)
 
     before = ServerState(states.params, states.server, states.penalty_mean)
-    after, info = jax.vmap(settle)(each, before, tallies, solves, cohorts)
+    after, info = jax.vmap(settle)(each, before, tallies, entries, cohorts)
     after = renewal.renew_many(setup, after, rows, info.renewed)
     epochs = jax.vmap(put_at_clients)(states.last_epochs, cohorts, remembered_epochs(last_epochs, info.solves))
     return State(states.round + 1, after.params, after.server, rows, epochs, after.penalty_mean), info
@@ -123,6 +123,6 @@ def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> t
 
 def _empty_ledger(setup: Setup, params: Any, runs: int, cohort: int) -> Ledger:
     """The ledger of all runs: their solves in one row, sums [runs, ...], rows and trips of all together."""
-    solves, tally = empty_ledger(setup, params, runs * cohort)
+    entries, tally = empty_ledger(setup, params, runs * cohort)
     sums = trees.repeat(tally, runs)
-    return Ledger(solves, dataclasses.replace(sums, rows=tally.rows, trips=tally.trips))
+    return Ledger(entries, dataclasses.replace(sums, rows=tally.rows, trips=tally.trips))

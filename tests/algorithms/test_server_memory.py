@@ -169,7 +169,10 @@ def test_devices_agree():
     ("options", "message"),
     [
         ({"heard": "some"}, "heard must be 'all' or 'only', got 'some'"),
-        ({"forgetting": "automatic"}, "forgetting must be 'auto' or 'returning', got 'automatic': did you mean 'auto'?"),
+        (
+            {"forgetting": "automatic"},
+            "forgetting must be 'auto' or 'returning', got 'automatic': did you mean 'auto'?",
+        ),
         ({"forgetting": 0}, "forgetting must be above 0, got 0"),
         ({"forgetting": 1.5}, "forgetting must be at most 1, got 1.5"),
         ({"forgetting": [0.5, 0.6]}, r"forgetting must be a number, got an array of shape \(2,\)"),
