@@ -15,9 +15,7 @@ Bar, for the CNN at batch 50: not slower than PyTorch (1.3 times as fast is the 
 
 Measured on two otherwise idle cores, `--models cnn --turns 12`: the CNN 1.20 times as fast as PyTorch in one lane
 (12.1 ms a client-step against 14.6) and 1.27 times in two (11.5 ms), 36 and 38 % of sgemm, 19 and 20 times as fast as
-`lax.conv`. ResNet-20, `--models resnet20 --batch 100 --turns 3`: 0.60 times as fast as PyTorch in one lane (445 ms a
-client-step against 267; 38 % of sgemm against 63 %), 48 times as fast as `lax.conv`. Its 3 x 3 convolutions have few
-channels, so that copying into patches weighs more than in the CNN; that was not taken apart further.
+`lax.conv`. Of ResNet-20 `docs/results/speed.md` says how fast it is, and where its time goes.
 
 What was tried for the CNN, in ms a client-step of one lane. The machine's speed changed between the tables, which
 are therefore not comparable with each other (PyTorch beside the first: 18.8 to 21, beside the second: 23.6 to 28).
@@ -43,10 +41,6 @@ kept from the forward pass, the weight gradient from a transposed cotangent. Hal
 convolution's three products, which run at 140 GFLOP/s of the core's 156; what is left is that they are 1.44 times
 the multiplications of the definition (fewer would need Winograd's transform, not tried because of its rounding), and
 copies.
-
-ResNet-20 at batch 50, one core (PyTorch: 167 to 187): patches 480 to 520; patches of up to four columns at once with
-the gradient as a convolution 415; columns only, kernel rows side by side (`conv2d` now) 292 to 330, half of it in
-products; the same with two columns at once 287, not kept for its length.
 """
 
 import argparse
@@ -182,7 +176,7 @@ def torch_worker(model: str, batch: int, steps: int):
 
 def serve(spec: dict) -> None:
     """A contestant's process: says how it came up, then for every line that it reads runs and says how long."""
-    kind = spec.pop("kind")
+    kind, clock = spec.pop("kind"), spec.pop("clock")
     try:
         run = {"jax": jax_worker, "torch": torch_worker, "sgemm": sgemm_worker}[kind](**spec)
         run()
@@ -190,18 +184,22 @@ def serve(spec: dict) -> None:
     except ModuleNotFoundError as error:
         print(f"no {error.name}", flush=True)
         return
+    clock = getattr(time, clock)
     for _ in sys.stdin:
-        start = time.perf_counter()
+        start = clock()
         run()
-        print(time.perf_counter() - start, flush=True)
+        print(clock() - start, flush=True)
 
 
-def compete(contestants: dict[str, tuple[str, dict]], turns: int) -> dict[str, float]:
+def compete(contestants: dict[str, tuple[str, dict]], turns: int, clock: str) -> dict[str, float]:
     """Seconds of each contestant's best turn; contestants that cannot run are named and left out, and those that
-    take over 20 seconds have one turn."""
+    take over 20 seconds have one turn.
+
+    clock: "perf_counter", or "process_time" for the time that the contestant's threads ran.
+    """
     processes = {}
     for name, (python, spec) in contestants.items():
-        command = [python, __file__, "--serve", json.dumps(spec)]
+        command = [python, __file__, "--serve", json.dumps(spec | {"clock": clock})]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         state = process.stdout.readline().strip()
         if state == "ready":
@@ -229,6 +227,10 @@ def main() -> None:
     parser.add_argument("--lanes", default="1,2")
     parser.add_argument("--dtypes", default="float32", help="float32,bfloat16 compares the two")
     parser.add_argument("--turns", type=int, default=10)
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="of all threads; for one core of a machine that others use"
+    )
+    parser.add_argument("--no-lax", action="store_true", help="leave out lax.conv, which takes minutes in ResNet-20")
     parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -246,15 +248,17 @@ def main() -> None:
                 spec = {"kind": "jax", "lanes": lanes, "conv": "products", "steps": steps, "dtype": dtype, **shared}
                 contestants[f"lanes={lanes}, {dtype}"] = (sys.executable, spec)
         spec = {"kind": "jax", "lanes": 1, "conv": "lax", "steps": steps_lax, **shared}
-        contestants["lanes=1, lax.conv"] = (sys.executable, spec)
-        best = compete(contestants, arguments.turns)
+        if not arguments.no_lax:
+            contestants["lanes=1, lax.conv"] = (sys.executable, spec)
+        best = compete(contestants, arguments.turns, "process_time" if arguments.cpu_time else "perf_counter")
 
         rate = 2 * 2048**3 / best.pop("sgemm")
         seconds = {
             name: value / contestants[name][1]["steps"] / contestants[name][1].get("lanes", 1)
             for name, value in best.items()
         }
-        print(f"\n{model}, batch {batch}; sgemm {rate / 1e9:.0f} GFLOP/s; best of {arguments.turns} turns")
+        clock = "CPU time" if arguments.cpu_time else "wall time"
+        print(f"\n{model}, batch {batch}, {clock}; sgemm {rate / 1e9:.0f} GFLOP/s; best of {arguments.turns} turns")
         print("| contestant | ms a client-step | client-steps/s | of sgemm | times PyTorch | times lax.conv |")
         print("|---|---|---|---|---|---|")
         for name, value in seconds.items():
