@@ -61,9 +61,7 @@ class Round:
 
     number: Array  # int32, k, from 0
     key: Key  # for random draws; it differs for each function, client and round
-    communicates: Any = (
-        True  # whether messages are sent in this round; traced if that may vary
-    )
+    communicates: Any = True  # whether messages are sent in this round; traced if that may vary
 
 
 class Subproblem(NamedTuple):
@@ -97,9 +95,7 @@ class Solution:
     movement: Array  # ||u+ - previous||; NaN if the subproblem has no previous
     measured: Array  # bool: whether gap and movement are those of the solve; not if it failed or its update was clipped
     linear: Any = None  # [...] the last solve's linear term, if the subproblem has `local_rounds`
-    gradient: Any = (
-        None  # [...] the gradient at the start, over all rows; for algorithms with `needs_gradient`
-    )
+    gradient: Any = None  # [...] the gradient at the start, over all rows; for algorithms with `needs_gradient`
     start_residual: Any = np.nan  # ||e(z)||; NaN if the criterion does not measure it
 
 
