@@ -33,7 +33,8 @@ import fedjax_admm as fa
 from fedjax_admm.core.files import read_json
 from fedjax_admm.results.tables import Table
 from fedjax_admm.storage.comparison_directory import CELLS
-from fedjax_admm.storage.run_directory import SETTINGS, StoredRun
+from fedjax_admm.storage.run_files import SETTINGS
+from fedjax_admm.storage.stored_run import StoredRun
 
 # Row -> Example 1: loss, epochs saved in percent; Examples 2 and 3: accuracy in percent, epochs saved in percent.
 PAPER: dict[str, tuple[tuple[float, float], ...]] = {

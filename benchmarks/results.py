@@ -26,7 +26,7 @@ from fedjax_admm.core.files import check_writable
 from fedjax_admm.results import curves as run_curves
 from fedjax_admm.results.tables import Table
 from fedjax_admm.show.plots import figures
-from fedjax_admm.storage.run_directory import StoredRun
+from fedjax_admm.storage.stored_run import StoredRun
 
 
 def one_line_errors(main: Callable[[], None]) -> None:

@@ -70,6 +70,6 @@ from .runs.tune import tune as tune
 from .show import plots as plots
 from .storage.comparison_directory import read_comparison as read_comparison
 from .storage.run_directory import RunDirectoryError as RunDirectoryError
-from .storage.run_directory import StoredRun as StoredRun
-from .storage.run_directory import read_run as read_run
+from .storage.stored_run import StoredRun as StoredRun
+from .storage.stored_run import read_run as read_run
 from .storage.tuning_directory import read_tuning as read_tuning

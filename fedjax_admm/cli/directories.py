@@ -10,7 +10,7 @@ import typer
 from ..runs.resume import resume, resume_comparison, resume_tuning
 from ..show.report import write_report
 from ..storage.comparison_directory import CELLS, read_comparison
-from ..storage.run_directory import read_run
+from ..storage.stored_run import read_run
 from ..storage.tuning_directory import TUNING
 from . import output
 from .application import app

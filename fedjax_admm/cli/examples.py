@@ -26,7 +26,7 @@ from ..runs.progress import making
 from ..runs.simulate import check_run, simulate
 from ..runs.tune import tune
 from ..storage.comparison_directory import CELLS
-from ..storage.run_directory import check_place
+from ..storage.run_files import check_place
 from ..storage.settings import title
 from . import output
 from .application import compare_app, run_app, tune_app

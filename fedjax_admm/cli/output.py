@@ -16,7 +16,7 @@ from ..results.history import Result
 from ..results.tables import Table
 from ..results.tuning import Tuning, short
 from ..storage.comparison_directory import read_comparison, write_forms
-from ..storage.run_directory import SETTINGS, read_run_settings, read_status
+from ..storage.run_files import SETTINGS, read_run_settings, read_status
 
 
 class EveryRunDivergedError(RuntimeError):

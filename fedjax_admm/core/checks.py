@@ -148,10 +148,24 @@ def part(name: str, value: Any, members: tuple[str, ...], maker: str) -> Any:
     return value
 
 
-def function(name: str, value: Any, form: str) -> None:
-    """Something that can be called."""
+def function(name: str, value: Any, form: str, arguments: tuple[int, ...] = ()) -> None:
+    """Something that can be called, with one of these numbers of arguments if any are given."""
     if not callable(value):
         raise ValueError(f"{name} must be a function, {form}, got {value!r}")
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):  # of a function that Python cannot look into
+        return
+    if arguments and not any(_takes(signature, number) for number in arguments):
+        raise ValueError(f"{name} must be a function, {form}, got one of {signature}")
+
+
+def _takes(signature: inspect.Signature, arguments: int) -> bool:
+    try:
+        signature.bind(*range(arguments))
+    except TypeError:
+        return False
+    return True
 
 
 def client_axis(name: str, value: Any, num_clients: int) -> None:
@@ -170,7 +184,8 @@ def client_numbers(name: str, value: Any, num_clients: int, *, may_be_empty: boo
             return np.empty(0, np.int32)
         raise ValueError(f"{name} is empty: name one client at least")
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
-        raise ValueError(f"{name} must be client numbers, integers [cohort], got {ids.dtype} of shape {ids.shape}")
+        got = f"{ids.dtype} of shape {ids.shape}" if ids.ndim else repr(ids.item())
+        raise ValueError(f"{name} must be client numbers, integers [cohort], got {got}")
     unknown = ids[(ids < 0) | (ids >= num_clients)]
     if unknown.size:
         raise ValueError(f"{name} names client {unknown[0]}, but the clients are 0 to {num_clients - 1}")

@@ -25,6 +25,7 @@ from ..core import checks
 from ..core.files import check_writable, write_json, write_whole
 from . import tables
 from .directory import checksums_of, create_fields, write_index
+from .federated import check_disjoint, checked_parts
 from .fields import check_finite
 from .tables import Block, Table, open_table
 
@@ -102,8 +103,9 @@ def build_federation(
         if partition is not None and not work.new:
             _check_dealt(plan, partition, min_size, work.folder)
         work.place(plan)
-    except (ValueError, FileNotFoundError, ImportError):
-        if work.new:
+    except Exception as error:
+        # Where the disk is full or away, the same call may go on.
+        if work.new and (not isinstance(error, OSError) or isinstance(error, FileNotFoundError)):
             shutil.rmtree(work.folder, ignore_errors=True)
         raise
     work.finish(plan, out)
@@ -153,7 +155,7 @@ class _Work:
             for k, block in enumerate(islice(self._table.blocks(), note["blocks"], None), start=note["blocks"] + 1):
                 fields = _typed(block, self._table.numbers, plan.whole_labels)
                 rows = len(next(iter(fields.values())))
-                check_finite(fields, f"the block of rows {row + 1} to {row + rows}, ")
+                check_finite(fields, _source(self._table), row + 1)
                 leaves = leaves or self._open(fields, int(plan.sizes.sum()))
                 to, filled = _destinations(plan, block, row, rows, offsets, filled, number)
                 for leaf, new in zip(leaves, jax.tree.leaves(fields), strict=True):
@@ -206,11 +208,17 @@ class _Work:
         os.rename(self.folder, out)
 
 
+def _source(table: Table) -> str:
+    """How a table is called where one of its fields is named."""
+    files = table.files()
+    return f"{files[0]}: " if len(files) == 1 else "the source: "
+
+
 def _counted(table: Table, bar: Any) -> Any:
     row = 0
     for block in table.blocks():
         rows = len(next(iter(block.fields.values())))
-        check_finite(block.fields, f"the block of rows {row + 1} to {row + rows}, ")
+        check_finite(block.fields, _source(table), row + 1)
         row += rows
         bar.update(rows)
         yield block
@@ -250,9 +258,14 @@ def _dealt(
     labels: Any, partition: Callable[[np.ndarray], Sequence[Any]], min_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each client's number of rows, and where each row goes."""
-    parts = [np.asarray(part) for part in partition(labels)]
-    parts = [part for part in parts if len(part) >= min_size]
-    places, order = np.full(len(labels), -1, np.int64), np.concatenate([np.empty(0, np.int64), *parts])
+    dealt = partition(labels)
+    if np.iterable(dealt):
+        dealt = [part for part in dealt if np.size(part) >= min_size]
+        if not dealt:
+            raise ValueError(f"min_size={min_size} leaves no client: lower it")
+    parts = checked_parts(dealt, len(labels))
+    check_disjoint(parts, len(labels))
+    places, order = np.full(len(labels), -1, np.int64), np.concatenate(parts)
     places[order] = np.arange(len(order))
     return np.array([len(part) for part in parts], np.int64), places
 

@@ -15,6 +15,7 @@ import json
 import re
 import secrets
 import shutil
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -173,7 +174,10 @@ def read_federation(folder: Any) -> Federation:
     """
     folder = Path(folder)
     index = _read_index(folder)
-    fields = _map_fields(folder, index["fields"], index["rows"])
+    try:
+        fields = _map_fields(folder, index["fields"], index["rows"])
+    except (KeyError, TypeError, AttributeError):
+        raise _damaged(folder / INDEX, "it does not describe the fields") from None
     arrays = _read_clients(folder, index)
     sizes, names = arrays["sizes"], arrays.get("names")
     leaves = jax.tree.leaves(fields)
@@ -212,13 +216,22 @@ def _read_clients(folder: Path, index: dict[str, Any]) -> dict[str, np.ndarray]:
             raise _damaged(path, "it does not have its checksum")
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        sizes = arrays["sizes"]
+        sizes, weights, checksums = (arrays[name] for name in ("sizes", "weights", "checksums"))
     except OSError as error:
         raise _damaged(path, error.strerror or "it cannot be read") from None
-    except KeyError:
-        raise _damaged(path, "it has no sizes") from None
-    if len(sizes) != index["clients"] or int(sizes.sum()) != index["rows"]:
+    except KeyError as error:
+        raise _damaged(path, f"it has no {error.args[0]}") from None
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise _damaged(path, " ".join(str(error).split())) from None
+    for name, kind, values in (("sizes", "i", sizes), ("weights", "f", weights), ("checksums", "u", checksums)):
+        if values.dtype.kind != kind:
+            raise _damaged(path, f"its {name} are {values.dtype}")
+    if sizes.shape != (index["clients"],) or int(sizes.sum()) != index["rows"]:
         raise _damaged(path, f"its sizes are not those of {index['clients']} clients with {index['rows']} rows")
+    if weights.shape != sizes.shape or not np.all(weights > 0) or not np.isfinite(weights.sum()):
+        raise _damaged(path, "its weights are not one positive number for each client")
+    if "names" in arrays and arrays["names"].shape != sizes.shape:
+        raise _damaged(path, "its names are not one for each client")
     if sizes.min() < 1:
         raise _damaged(path, f"client {int(np.argmin(sizes))} has no rows")
     return arrays
@@ -247,6 +260,8 @@ def _map(folder: Path, described: dict[str, Any], rows: int) -> np.ndarray:
         leaf = leaf.view(dtype)
     if leaf.dtype != dtype or leaf.shape != shape:
         raise _damaged(path, f"it has {leaf.dtype} {list(leaf.shape)}, and the index says {dtype} {list(shape)}")
+    if not leaf.flags.c_contiguous:
+        raise _damaged(path, "its rows are not one after the other but in Fortran order")
     header = path.stat().st_size - leaf.nbytes
     if header < 0 or header > 4096:
         raise _damaged(path, f"it has {path.stat().st_size:,} bytes for rows of {leaf.nbytes:,}")

@@ -62,20 +62,12 @@ class FederatedData:
         num_rows = count_rows(host, "fields")
         if num_rows == 0:
             raise ValueError("fields has no rows: give at least one")
-        if not np.iterable(parts) or isinstance(parts, str):
-            raise ValueError(f"parts must be a list of row numbers for each client, got {parts!r}")
         names = getattr(parts, "names", None)
-        parts = [_rows_of_client(i, part, num_rows) for i, part in enumerate(parts)]
-        if not parts:
-            raise ValueError("parts is empty: give the rows of at least one client")
+        parts = checked_parts(parts, num_rows)
         index = np.concatenate(parts)
         overlap = _shared_row(index, num_rows)
         if overlap is not None and not allow_overlap:
-            first, second = [i for i, part in enumerate(parts) if overlap in part][:2]
-            raise ValueError(
-                f"parts: row {overlap} belongs to clients {first} and {second}; "
-                "if clients may share rows, pass allow_overlap=True"
-            )
+            raise ValueError(f"{_overlap(parts, overlap)}; if clients may share rows, pass allow_overlap=True")
         check_finite(host, "fields")
         sizes = np.array([len(part) for part in parts])
         in_order = len(index) == num_rows and np.array_equal(index, np.arange(num_rows))
@@ -254,6 +246,28 @@ def _some(clients: Iterator[Any], min_size: int) -> Iterator[Any]:
         yield client
     if number == 0:
         raise ValueError(f"min_size={min_size} leaves no client: lower it")
+
+
+def checked_parts(parts: Any, num_rows: int) -> list[np.ndarray]:
+    """Each client's row numbers, which are among `num_rows`."""
+    if not np.iterable(parts) or isinstance(parts, str):
+        raise ValueError(f"parts must be a list of row numbers for each client, got {parts!r}")
+    parts = [_rows_of_client(i, part, num_rows) for i, part in enumerate(parts)]
+    if not parts:
+        raise ValueError("parts is empty: give the rows of at least one client")
+    return parts
+
+
+def check_disjoint(parts: list[np.ndarray], num_rows: int) -> None:
+    """No row may be in two of the parts."""
+    overlap = _shared_row(np.concatenate(parts), num_rows)
+    if overlap is not None:
+        raise ValueError(f"{_overlap(parts, overlap)}: give each row to one client")
+
+
+def _overlap(parts: list[np.ndarray], row: int) -> str:
+    first, second = [i for i, part in enumerate(parts) if row in part][:2]
+    return f"parts: row {row} belongs to clients {first} and {second}"
 
 
 def _rows_of_client(i: int, part: Any, num_rows: int) -> np.ndarray:

@@ -136,9 +136,10 @@ def _check_alike(client: Any, first: Any, i: int) -> None:
                 )
 
 
-def check_finite(fields: Any, name: str) -> None:
+def check_finite(fields: Any, name: str, first: int = 0) -> None:
     """Every number must be one on the device too, where 64 bits may become 32.
 
+    The first row has the number `first`.
     Of a field that is not in memory at most 64 MiB are looked at: a client whose rows hold NaN later counts as failed.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(sample(fields)):
@@ -147,6 +148,6 @@ def check_finite(fields: Any, name: str) -> None:
         for start in range(0, len(leaf), step):
             fine = survives(leaf[start : start + step], dtype)
             if not fine.all():
-                row = start + int(np.argwhere(~fine)[0][0])
+                row = first + start + int(np.argwhere(~fine)[0][0])
                 place = f"{name}{jax.tree_util.keystr(path)}"
                 raise ValueError(f"{place} is not finite in row {row} as {dtype}: remove or fill NaN, inf and the like")

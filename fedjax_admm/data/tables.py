@@ -59,6 +59,8 @@ class ArrayTable:
             names = [reader.name for reader in readers]
             for what in (self._key, self._label):
                 _check_column(what, names, ", ".join(map(str, self._paths)))
+            if names == [self._key]:
+                raise ValueError(f"{self._paths[0]} has the key {self._key!r} alone: give arrays of the rows as well")
             lengths = {reader.shape[0] if reader.shape else None for reader in readers}
             if len(lengths) != 1 or None in lengths:
                 shapes = ", ".join(f"{reader.name} {list(reader.shape)}" for reader in readers)

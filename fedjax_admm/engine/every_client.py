@@ -39,6 +39,21 @@ _LEAST_PIECE = 8
 _SAMPLE_SEED = 0  # the sample of clients is the same in every round and every run
 
 
+def check_sample(number: int, most: Any, name: str = "evaluate_clients") -> None:
+    """Checks whom to evaluate.
+
+    Args:
+        number: How many clients there are.
+        most: "all", or how many of them.
+        name: The argument's, for messages.
+    """
+    if isinstance(most, str):
+        if most != "all":
+            raise ValueError(f"{name} must be 'all' or a number of clients, got {most!r}")
+    elif checks.integer(name, most, at_least=1) > number:
+        raise ValueError(f"{name} must be at most the number of clients, {number}, got {most}: use 'all'")
+
+
 def sample_of(number: int, most: Any) -> np.ndarray:
     """The clients to evaluate: all of `number`, or a fixed random sample of them, ascending.
 
@@ -47,12 +62,7 @@ def sample_of(number: int, most: Any) -> np.ndarray:
     """
     if most == "all":
         return np.arange(number, dtype=np.int32)
-    if isinstance(most, str):
-        raise ValueError(f"evaluate_clients must be 'all' or a number of clients, got {most!r}")
-    most = checks.integer("evaluate_clients", most, at_least=1)
-    if most > number:
-        raise ValueError(f"evaluate_clients must be at most the number of clients, {number}, got {most}: use 'all'")
-    return np.sort(np.random.default_rng(_SAMPLE_SEED).choice(number, most, replace=False)).astype(np.int32)
+    return np.sort(np.random.default_rng(_SAMPLE_SEED).choice(number, int(most), replace=False)).astype(np.int32)
 
 
 class EveryClient:

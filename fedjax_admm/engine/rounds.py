@@ -1,37 +1,31 @@
-"""The round: what is sent, the lanes that take clients' rows and hand their replies over, and the server.
+"""The server's part of a round: what is sent, who works and in which order, and what becomes of the sums.
 
-A job is an index. A lane that takes one reads the client's row where the rows are; when the solve has ended it computes
-the reply, adds the message to the sum and writes the row back. Nothing here is as large as the cohort times the
-parameters.
+What a client does is in `desk`, what a round writes in `ledger`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import operator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from ..algorithms.base import Algorithm, RenewableSums, SilentRounds
-from ..core import randomness, trees
+from ..core import trees
 from ..core.record import record
-from ..core.sums import PositiveSum, RunningSum, weighted
-from ..core.vocabulary import AWAY, VACANT, Client, Clients, Received, Round, Solution, Solves, StopReason
-from ..exchange.stage import MEMORIES, PRESENT, Exchange, Outcome
+from ..core.sums import PositiveSum, RunningSum
+from ..core.vocabulary import AWAY, VACANT, Client, Clients, Received, Round, Solution, Solves
+from ..exchange.stage import MEMORIES, Exchange
 from ..problems.problem import Problem
-from . import devices, lanes, solves
+from .ledger import Ledger, RoundInfo, Tally, empty_solves, no_solve
 
-# Of keys, beyond every round's number. Each function has its own: the server's broadcast, aggregate and communicates; a
-# client's subproblem and reply.
-_SERVER_STREAM, _CLIENT_STREAM = 2**31, 2**31 + 2
+# Of keys, beyond every round's number: `broadcast`, `aggregate` and `communicates` each have their own.
+_SERVER_STREAM = 2**31
 
 
 @record
@@ -64,73 +58,6 @@ class Queue(NamedTuple):
     length: Array  # how many of them there are: the rest is padding
     runs: Array | None = None  # in a sweep: which run each is of
     offsets: Array | None = None  # where a client's data begin, among those at hand; None: where the problem's data say
-
-
-@record
-class Tally:
-    """What the server has of a round so far. In a sweep everything but `rows` and `trips` has an axis [runs]."""
-
-    messages: RunningSum  # sum of alpha_i * message_i, over clients whose message came
-    weight: Array  # sum of alpha_i, over the same
-    count: Array  # how many they are
-    sound: Array  # clients whose solve was finite
-    present: Array  # clients that took part
-    penalty_change: Array  # of the mean of all clients' penalties
-    rows: Array  # rows whose gradient was computed, line searches apart; as a real number, which holds any cohort's
-    trips: Array  # of the lanes loop
-
-
-class Ledger(NamedTuple):
-    """What a round writes besides the rows."""
-
-    solves: Solves  # [cohort]
-    tally: Tally
-
-
-class Store(NamedTuple):
-    """What finished jobs change."""
-
-    rows: dict[str, Any]  # leaves [addresses, ...]
-    ledger: Ledger
-
-
-@record
-class RoundInfo:
-    """What a round leaves behind besides the state."""
-
-    solves: Solves  # [cohort]
-    trips: Array  # trips of the lanes loop, of all devices together
-    longest: Array  # of one device, the most
-    rows: Array  # rows whose gradient those trips computed, line searches apart
-    penalty_mean: Array
-    finite: Array  # whether the server's parameters are, and any client's
-    renewed: Array  # whether the server's sums are formed anew after it
-    communicated: Array  # whether server and clients exchanged anything
-
-    @classmethod
-    def empty(cls, rounds: int, cohort: int, dtype: Any) -> RoundInfo:
-        """Room for the infos [rounds, ...] of several rounds."""
-        whole, real, true = jnp.zeros(rounds, jnp.int32), jnp.zeros(rounds, dtype), jnp.ones(rounds, bool)
-        rows = jnp.zeros(rounds, jnp.float32)
-        solves = empty_solves((rounds, cohort), dtype)
-        return cls(solves, whole, whole, rows, real, finite=true, renewed=~true, communicated=true)
-
-
-def empty_solves(shape: tuple[int, ...], dtype: Any) -> Solves:
-    """Room for so many solves."""
-    whole, real = jnp.zeros(shape, jnp.int32), jnp.zeros(shape, dtype)
-    kinds = {"epochs": whole, "max_epochs": whole, "gradient_samples": whole, "criterion_samples": whole}
-    kinds["stop_code"] = whole.astype(jnp.int8)
-    return Solves(**{field.name: kinds.get(field.name, real) for field in dataclasses.fields(Solves)})
-
-
-def no_solve(shape: tuple[int, ...], dtype: Any) -> Solves:
-    """What is told of places that no client took."""
-    empty = jax.tree.map(
-        lambda leaf: jnp.full_like(leaf, jnp.nan) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
-        empty_solves(shape, dtype),
-    )
-    return dataclasses.replace(empty, stop_code=jnp.full_like(empty.stop_code, StopReason.NOBODY.code))
 
 
 def clients_of(problem: Problem, ids: Array, dtype: Any) -> Clients:
@@ -212,269 +139,6 @@ def remembered_epochs(last_epochs: Any, solves: Solves) -> Any:
     one = (solves.epochs == 0).astype(solves.epochs.dtype)  # at least one: a solve costs something
     away = away.astype(solves.epochs.dtype)
     return last_epochs * away + (solves.epochs + one) * (1 - away)
-
-
-def work_off(setup: Setup, layout: Layout, params: Any, sent: Any, number: Array, queue: Queue, store: Store) -> Store:
-    """Works off a device's queue: the rows with its clients' new ones, the ledger with their entries and messages."""
-    worker = _Worker(setup, layout, params, sent, number, queue)
-    program = solves.Solver(worker.plan(), setup.problem, worker.server_params).program()
-    desk = lanes.Desk(worker.take, worker.hand_over, lambda job: job.task.absent != PRESENT)
-    store, trips = lanes.run(program, desk, store, queue.length, min(layout.width, queue.ids.shape[0]))
-    ledger = store.ledger
-    tally = dataclasses.replace(ledger.tally, trips=ledger.tally.trips + trips)
-    return Store(store.rows, Ledger(ledger.solves, tally))
-
-
-class Task(NamedTuple):
-    """What a lane knows of its job besides the solve."""
-
-    client: Client
-    row: dict[str, Any]
-    address: Array
-    slot: Array
-    absent: Array  # a stop code if the client does nothing in this round, else PRESENT
-    run: Array | None
-
-
-class Settled(NamedTuple):
-    """One client's part of the round."""
-
-    message: Any
-    row: dict[str, Any]
-    entry: Solves
-    heard: Array  # the message came
-    sound: Array
-    penalty_change: Array
-
-
-class _Worker(NamedTuple):
-    """The desk of the lanes: reads rows, makes jobs of them, and settles what came of those."""
-
-    setup: Setup
-    layout: Layout
-    params: Any  # z, in a sweep [runs, ...]
-    sent: Any  # likewise
-    number: Array  # of the round
-    queue: Queue
-
-    def of_run(self, tree: Any, run: Array | None) -> Any:
-        return tree if run is None else trees.take(tree, run)
-
-    def server_params(self, job: solves.Job) -> Any:
-        return self.of_run(self.params, job.task.run)
-
-    @property
-    def dtype(self) -> Any:
-        return trees.scalar_dtype(self.params)
-
-    def parts(self, run: Array | None, id: Array, function: int) -> tuple[Algorithm, Exchange, Round, Round]:
-        """The algorithm and the stages with this client's numbers, and the round as each of them sees it.
-
-        Args:
-            run: Whose, in a sweep.
-            id: The client's number.
-            function: 0 for `subproblem`, 1 for `reply`: each has a key of its own.
-        """
-        setup = self.setup
-        algorithm, exchange, key = self.of_run((setup.algorithm, setup.exchange, setup.key), run)
-        mine = randomness.client_key(key, self.number, id)
-        talks = communicates(algorithm, key, self.number)
-        return (
-            trees.per_client(algorithm, id),
-            exchange.of_client(id),
-            Round(self.number, jax.random.fold_in(mine, _CLIENT_STREAM + function), talks),
-            Round(self.number, key, talks),
-        )
-
-    def plan(self) -> solves.Plan:
-        """What all jobs have in common."""
-        job = jax.eval_shape(lambda rows: self.take(Store(rows, None), jnp.int32(0)), self.example_rows())  # pyright: ignore[reportArgumentType]
-        return solves.Plan.of(self.setup.algorithm, job.subproblem, self.layout.rows_per_trip, self.dtype)
-
-    def example_rows(self) -> dict[str, Any]:
-        """Rows of one address, by their shapes."""
-
-        def row(setup: Setup, params: Any) -> Any:
-            if self.queue.runs is not None:
-                setup = Setup(setup.problem, *trees.take((setup.algorithm, setup.exchange, setup.key), 0))
-                params = trees.take(params, 0)
-            return jax.tree.map(lambda leaf: leaf[None], start_row(setup, params, jnp.int32(0)))
-
-        return jax.eval_shape(row, self.setup, self.params)
-
-    def take(self, store: Store, place: Array) -> solves.Job:
-        """A job, from its place in the queue."""
-        ids, addresses, slots, _, runs, offsets = self.queue
-        id, address, slot, run = ids[place], addresses[place], slots[place], None if runs is None else runs[place]
-        algorithm, exchange, round, run_round = self.parts(run, id, 0)
-        client, row = client_of(self.setup.problem, id, self.dtype), trees.take(store.rows, address)
-        own = {name: value for name, value in row.items() if name != MEMORIES}
-        subproblem = algorithm.subproblem(self.of_run(self.sent, run), own, client, round)
-        if subproblem.penalty is not None:
-            subproblem = subproblem._replace(penalty=jnp.asarray(subproblem.penalty, self.dtype))
-        key = randomness.client_key(run_round.key, self.number, id)
-        return solves.Job(
-            subproblem=subproblem,
-            solver=algorithm.local,
-            criterion=algorithm.criterion,
-            offset=self.setup.problem.data.offsets[id] if offsets is None else offsets[place],
-            size=client.size,
-            key=jax.random.key_data(key),
-            round=self.number,
-            task=Task(client, row, address, slot, exchange.absent(row.get(MEMORIES, {}), client, run_round), run),
-        )
-
-    def hand_over(self, store: Store, jobs: solves.Job, carry: solves.Carry, done: Array) -> Store:
-        """Writes rows, entries and messages of those lanes [lanes] that are `done`."""
-        settled, task = jax.vmap(self.settle)(jobs, carry), jobs.task
-        rows = _put(store.rows, task.address, done, settled.row)
-        entries = _put(store.ledger.solves, task.slot, done, settled.entry)
-        counted = done & settled.heard
-        weights = jnp.where(counted, task.client.weight, 0)
-        messages = trees.where(counted, settled.message, jax.tree.map(jnp.zeros_like, settled.message))
-        present = done & (task.absent == PRESENT)
-        old = store.ledger.tally
-        add = partial(_add, runs=task.run)
-        tally = Tally(
-            messages=_add_messages(old.messages, weights, messages, task.run),
-            weight=add(old.weight, weights),
-            count=add(old.count, counted),
-            sound=add(old.sound, done & settled.sound),
-            present=add(old.present, present),
-            penalty_change=add(old.penalty_change, jnp.where(done, settled.penalty_change, 0)),
-            rows=old.rows + jnp.sum(jnp.where(done, carry.rows, 0).astype(jnp.float32)),
-            trips=old.trips,
-        )
-        return Store(rows, Ledger(entries, tally))
-
-    def settle(self, job: solves.Job, carry: solves.Carry) -> Settled:
-        """What comes of one client's solve."""
-        client, row, task = job.task.client, dict(job.task.row), job.task
-        algorithm, exchange, round, run_round = self.parts(task.run, client.id, 1)
-        memories = row.pop(MEMORIES, {})
-        z, sent = self.server_params(job), self.of_run(self.sent, task.run)
-        present = task.absent == PRESENT
-        sound = present & trees.all_finite(carry.params) & (carry.stop_code != StopReason.FAILED.code)
-        start = z if job.subproblem.start is None else job.subproblem.start
-        code = jnp.where(sound, carry.stop_code, jnp.where(present, StopReason.FAILED.code, task.absent))
-        gradients = carry.rows + carry.search_samples
-        u = trees.where(sound, carry.params, start)
-        silent, floats = round.communicates is not True, self.layout.floats
-        floats = jnp.where(round.communicates, floats, 0) if silent else floats
-        out = Outcome(u, z, sound, code, jnp.bool_(False), gradients, floats)
-        received = exchange.receive(out, memories, client, run_round)
-        out = trees.where(round.communicates, received, out) if silent else received  # nothing is received in silence
-        unsaid = sound & ~out.ok & (out.stop_code == code)  # a stage kept it out, and did not say why
-        out = out._replace(stop_code=jnp.where(unsaid, StopReason.REJECTED.code, out.stop_code))
-
-        center = z if job.subproblem.center is None else job.subproblem.center
-        gap, movement = _distance(out.params, center, self.dtype), jnp.full((), jnp.nan, self.dtype)
-        if job.subproblem.previous is not None:
-            movement = _distance(out.params, job.subproblem.previous, self.dtype)
-        steps = carry.epoch * algorithm.local.steps_per_epoch(client.size)
-        solution = Solution(
-            out.params, steps, carry.epoch, gap, movement,
-            measured=out.ok & ~out.clipped,
-            linear=None if carry.local is None else carry.local.linear,
-            gradient=carry.gradient,
-            start_residual=carry.reference_residual if algorithm.criterion.reference == "server" else jnp.nan,
-        )  # fmt: skip
-        message, new = algorithm.reply(sent, row, solution, client, round)
-        message, new_memories = exchange.transform(message, memories, client, run_round)
-        # A client that failed, or of which nothing came, keeps its row.
-        heard = out.ok & round.communicates
-        new, new_memories = trees.where(out.ok, new, row), trees.where(heard, new_memories, memories)
-        kept = exchange.remember(new_memories, out.stop_code)
-        entry = self.entry(job, carry, out, gap, movement, new)
-        change = jnp.zeros((), self.dtype)
-        if "penalties" in row:
-            change = ((new["penalties"] - row["penalties"]) / client.population).astype(self.dtype)
-        return Settled(message, new | ({MEMORIES: kept} if kept else {}), entry, heard, sound, change)
-
-    def entry(
-        self, job: solves.Job, carry: solves.Carry, out: Outcome, gap: Array, movement: Array, new: dict[str, Any]
-    ) -> Solves:
-        """The solve in the records."""
-        nan, present = jnp.full((), jnp.nan, self.dtype), job.task.absent == PRESENT
-        penalty = nan if job.subproblem.penalty is None else job.subproblem.penalty
-        sigma = job.criterion.sigma(solves.progress(job, carry))
-        return Solves(
-            epochs=carry.epoch,
-            max_epochs=job.solver.max_epochs * (1 if carry.local is None else job.subproblem.local_rounds),
-            gradient_samples=out.gradients,
-            criterion_samples=carry.criterion_samples,
-            reference_residual=jnp.where(present, carry.reference_residual, nan),
-            final_residual=jnp.where(present, carry.residual, nan),
-            sigma=jnp.where(present, sigma, nan),
-            consensus_gap=jnp.where(out.ok, gap, nan),
-            movement=jnp.where(out.ok, movement, nan),
-            penalty=penalty,
-            new_penalty=new.get("penalties", penalty),
-            stop_code=out.stop_code.astype(jnp.int8),
-        )
-
-
-def _distance(one: Any, other: Any, dtype: Any) -> Array:
-    return optax.tree.norm(optax.tree.sub(one, other)).astype(dtype)
-
-
-def _put(stack: Any, places: Array, which: Array, values: Any) -> Any:
-    """The stack with lanes' values at their places, of those lanes that `which` says."""
-
-    def put(leaf: Array, new: Array) -> Array:
-        beyond = jnp.where(which, places, leaf.shape[0])
-        return leaf.at[beyond].set(new.astype(leaf.dtype), mode="drop", wrap_negative_indices=False)
-
-    return jax.tree.map(put, stack, values)
-
-
-def _add(total: Array, values: Array, runs: Array | None) -> Array:
-    """The total with all lanes' values, each to its run's."""
-    values = values.astype(total.dtype)
-    return total + jnp.sum(values, dtype=total.dtype) if runs is None else total.at[runs].add(values)
-
-
-def _add_messages(total: RunningSum, weights: Array, messages: Any, runs: Array | None) -> RunningSum:
-    if runs is None:
-        return total.add(weighted(weights, messages))
-
-    def add(high: Array, message: Array) -> Array:
-        share = weights.astype(high.dtype).reshape(-1, *[1] * (message.ndim - 1))
-        return high.at[runs].add(share * message.astype(high.dtype))
-
-    return RunningSum(jax.tree.map(add, total.high, messages), total.low)
-
-
-def gather_ledger(ledger: Ledger, number: int) -> tuple[Ledger, Array]:
-    """All devices' ledgers as one, and the most trips that any of them did."""
-    if number == 1:
-        return ledger, ledger.tally.trips
-    tally = dataclasses.replace(ledger.tally, messages=ledger.tally.messages.value)
-    each = devices.each_one(tally.trips, number)
-    # Devices meet once for each dtype, so whole numbers go together: the solves', whose bits are added, and the counts.
-    entries = dataclasses.replace(ledger.solves, stop_code=ledger.solves.stop_code.astype(jnp.int32))
-    whole, real = _split_by_kind((tally, each))
-    bits, whole, real = devices.summed((devices.as_bits(entries), devices.as_bits(whole), real))
-    tally, each = _joined(devices.from_bits(whole, _split_by_kind((tally, each))[0]), real)
-    entries = devices.from_bits(bits, entries)
-    entries = dataclasses.replace(entries, stop_code=entries.stop_code.astype(jnp.int8))
-    tally = dataclasses.replace(tally, messages=RunningSum.of(tally.messages))
-    return Ledger(entries, tally), jnp.max(each)
-
-
-def _split_by_kind(tree: Any) -> tuple[Any, Any]:
-    """The tree's whole numbers, and its others; None in the places of the rest."""
-
-    def is_whole(leaf: Array) -> bool:
-        return jnp.issubdtype(leaf.dtype, jnp.integer)
-
-    whole = jax.tree.map(lambda leaf: leaf if is_whole(leaf) else None, tree)
-    return whole, jax.tree.map(lambda leaf: None if is_whole(leaf) else leaf, tree)
-
-
-def _joined(one: Any, other: Any) -> Any:
-    """What `_split_by_kind` split."""
-    return jax.tree.map(lambda a, b: b if a is None else a, one, other, is_leaf=lambda leaf: leaf is None)
 
 
 class ServerState(NamedTuple):

@@ -17,27 +17,23 @@ from jax.sharding import Mesh, PartitionSpec
 from ..core import trees
 from ..core.vocabulary import VACANT, State
 from . import renewal
+from .desk import work_off
+from .ledger import Ledger, RoundInfo, Store, Tally, gather_ledger
 from .population.device import work_off_dealt
 from .rounds import (
     Layout,
-    Ledger,
     Queue,
-    RoundInfo,
     ServerState,
     Setup,
-    Store,
-    Tally,
     aggregate,
     broadcast,
     count_clients,
     empty_ledger,
-    gather_ledger,
     info_of,
     order_of_work,
     put_at_clients,
     remembered_epochs,
-    work_off,
-)  # fmt: skip
+)
 
 
 @partial(jax.jit, static_argnames=("layout", "mesh"), donate_argnames=("states",))

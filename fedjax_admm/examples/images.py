@@ -46,7 +46,8 @@ def mnist_cnn(
         num_clients: How many clients there are.
         labels_per_client: The most labels of a client.
         straddle: Cut the shards as the authors' program does (see `fa.partition.shards`).
-        rows_per_client: Take this many training images for each client, drawn with `partition_seed`; None takes all.
+        rows_per_client: Take this many training images per client on average, drawn with `partition_seed`; None takes
+            all.
         test_rows: Take this many test images, drawn likewise but the same with every seed; None takes all.
         padded: McMahan et al.'s network with padded convolutions instead of the authors' without.
         partition_seed: The seed from which the clients' shards are dealt.
@@ -100,7 +101,8 @@ def cifar10_resnet20(
         num_clients: How many clients there are.
         labels_per_client: The most labels of a client.
         straddle: Cut the shards as the authors' program does (see `fa.partition.shards`).
-        rows_per_client: Take this many training images for each client, drawn with `partition_seed`; None takes all.
+        rows_per_client: Take this many training images per client on average, drawn with `partition_seed`; None takes
+            all.
         test_rows: Take this many test images, drawn likewise but the same with every seed; None takes all.
         partition_seed: The seed from which the clients' shards are dealt.
         learning_rate: The step size of the local solver.

@@ -267,7 +267,7 @@ def chosen_by(function: Callable[[int, Any], Any], cohort: Any = 1.0) -> Availab
     >>> part.available(Moment(round=4, seconds=0.0, num_clients=3, seed=0)).tolist()
     [1]
     """
-    checks.function("participation", function, "(round, key) -> clients")
+    checks.function("participation", function, "(round, key) -> clients", arguments=(2,))
     return ChosenBy(function, cohort)
 
 

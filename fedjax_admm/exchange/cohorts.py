@@ -8,7 +8,7 @@ import numpy as np
 
 from ..core import checks
 from ..core.vocabulary import VACANT
-from .availability import Always, Availability, ChosenBy, Moment
+from .availability import Always, Availability, ChosenBy, Moment, chosen_by
 
 _STREAM = 0xC0407  # keeps these draws apart from anything else that is seeded with the run's seed
 
@@ -48,7 +48,7 @@ class Cohorts:
         if isinstance(participation, Availability):
             self._availability = participation
         elif callable(participation):
-            self._availability = ChosenBy(participation)
+            self._availability = chosen_by(participation)
         elif not isinstance(participation, (list, tuple)) and np.ndim(participation) == 0:
             participation = participation.item() if hasattr(participation, "item") else participation
             self._availability, self.may_vary = Always(participation), False

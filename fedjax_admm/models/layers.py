@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from .convolution import Padding, conv2d
-from .group_norm import group_norm
+from .group_norm import group_norm, group_norm_relu
 from .pooling import conv2d_max_pool2
 from .products import matmul
 
@@ -80,10 +80,14 @@ class LayerGroupNorm(nn.Module):
 
     groups: int = 1
     epsilon: float = 1e-5
+    relu: bool = False  # afterwards, also after the addition of a shortcut
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, shortcut: jax.Array | None = None) -> jax.Array:
         scale = self.param("scale", ones, (x.shape[-1],), self.param_dtype)
         bias = self.param("bias", zeros, (x.shape[-1],), self.param_dtype)
-        return group_norm(x, scale, bias, self.groups, self.epsilon)
+        if self.relu:
+            return group_norm_relu(x, scale, bias, shortcut, self.groups, self.epsilon)
+        y = group_norm(x, scale, bias, self.groups, self.epsilon)
+        return y if shortcut is None else y + shortcut

@@ -141,17 +141,27 @@ patches.defvjp(_patches_forward, _patches_backward)
 
 
 def _overlap_add(g: jax.Array, window: int, stride: int, size: int, axis: int) -> jax.Array:
-    """Add up, at each of `size` positions along `axis`, the blocks of channels of the windows that cover it."""
-    zero = jnp.zeros((), g.dtype)
-    total = None
-    for offset, block in enumerate(jnp.split(g, window, axis=-1)):
-        end = size - offset - (g.shape[axis] - 1) * stride - 1
-        padding = [(0, 0, 0)] * g.ndim
-        padding[axis] = (offset, end, stride - 1)
-        term = lax.pad(block, zero, padding)
-        total = term if total is None else total + term
-    assert total is not None  # a window has at least one block
-    return total
+    """Add up, at each of `size` positions along `axis`, the blocks of channels of the windows that cover it.
+
+    Position stride * i + p is covered by block p + stride * j of window i - j, so each p is a sum of shifted blocks.
+    They are put side by side: zeros between the blocks' rows would cost several times as much.
+    """
+    positions = -(-size // stride)
+    blocks, zero = jnp.split(g, window, axis=-1), jnp.zeros((), g.dtype)
+    phases = []
+    for phase in range(stride):
+        total = None
+        for shift, block in enumerate(blocks[phase::stride]):
+            padding = [(0, 0, 0)] * g.ndim
+            padding[axis] = (shift, positions - shift - g.shape[axis], 0)
+            term = lax.pad(block, zero, padding)
+            total = term if total is None else total + term
+        phases.append(jnp.zeros_like(phases[0]) if total is None else total)
+    if stride == 1:
+        return phases[0]
+    joined = jnp.stack(phases, axis + 1)
+    joined = joined.reshape(*g.shape[:axis], -1, *joined.shape[axis + 2 :])
+    return lax.slice_in_dim(joined, 0, size, axis=axis)
 
 
 def join(arrays: list[jax.Array]) -> jax.Array:

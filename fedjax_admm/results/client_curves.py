@@ -123,6 +123,25 @@ def own_against_server(source: RunRecord | Personalized, name: str | None = None
     return name, "own model", Points(metrics.clients, metrics[name][-1], metrics[f"{PERSONAL}{name}"][-1])
 
 
+def say_better(name: str, model: str, points: Points) -> str:
+    """For how many clients the own model is better, and as good, in words.
+
+    Args:
+        name: The loss or metric.
+        model: What the own model is.
+        points: Each client's value at it, over that at the server's.
+
+    >>> three = Points(np.arange(4), np.array([0.5, 0.5, 0.5, np.nan]), np.array([0.9, 0.5, 0.4, np.nan]))
+    >>> say_better("accuracy", "own model", three)
+    'own model better for 33%, as good for 33% of 3 clients'
+    """
+    exist = np.isfinite(points.x) & np.isfinite(points.y)  # a client without rows has no values
+    x, y = points.x[exist], points.y[exist]
+    better = y < x if look_up(name).less_is_better else y > x
+    equal = f", as good for {np.mean(x == y):.0%}" if (x == y).any() else ""
+    return f"{model} better for {np.mean(better):.0%}{equal} of {len(x):,} clients"
+
+
 def over_clients(run: RunRecord, x: np.ndarray, name: str | None) -> tuple[str, dict[str, Points]]:
     """Each client's last value over something that it holds.
 

@@ -20,7 +20,7 @@ from ..problems.problem import Problem
 from ..results.comparison import Comparison
 from ..results.history import DivergenceError, RunRecord
 from ..storage.comparison_directory import write_plan, write_tables
-from ..storage.run_directory import as_folder
+from ..storage.run_files import as_folder
 from ..storage.settings import CONDITIONS
 from .interrupts import Interrupted
 from .simulate import check_run, simulate

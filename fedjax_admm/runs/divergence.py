@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..core.vocabulary import StopReason
-from ..engine.rounds import RoundInfo
+from ..engine.ledger import RoundInfo
 
 
 def divergence_of_round(info: RoundInfo) -> str | None:

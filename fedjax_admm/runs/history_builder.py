@@ -13,7 +13,7 @@ from ..algorithms import penalties
 from ..core.client_statistics import column_names, summarize
 from ..core.columns import FinishedRound, columns_of_run, look_up
 from ..core.vocabulary import Condition, Solves
-from ..engine.rounds import RoundInfo
+from ..engine.ledger import RoundInfo
 from ..exchange.cohorts import Selection
 from ..problems.evaluation import evaluated_columns
 from ..results.history import DivergenceError, History

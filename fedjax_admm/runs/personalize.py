@@ -21,7 +21,7 @@ from ..core.client_statistics import PERSONAL
 from ..core.record import record
 from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
-from ..engine.every_client import OWN
+from ..engine.every_client import OWN, check_sample
 from ..engine.execution import Execution
 from ..engine.population import StoredClients
 from ..problems.problem import Problem
@@ -99,6 +99,10 @@ def personalize(
         raise ValueError(f"local must be a fa.LocalSolver, got {local!r}")
     if not isinstance(problem, Problem):
         raise ValueError(f"problem must be a fa.Problem, got {type(problem).__name__}")
+    number = problem.data.num_clients
+    if result.num_clients != number:
+        raise ValueError(f"problem has {number} clients, and result is of {result.num_clients}: give the run's problem")
+    check_sample(number, clients, "clients")
     problem = problem.on_device()
     whole: Any = criteria.run_to_maximum()
     algorithm = FineTuning(_limited(local, problem, epochs, steps), whole)

@@ -19,7 +19,7 @@ from ..results.history import Result
 from ..results.tuning import Tuning
 from ..storage.comparison_directory import CELLS, read_plan
 from ..storage.parts import CannotRecreate
-from ..storage.run_directory import SETTINGS, as_folder, begun_with, read_run_settings
+from ..storage.run_files import SETTINGS, as_folder, begun_with, read_run_settings
 from ..storage.settings import CONDITIONS, EVALUATION, is_plain, recreate, recreate_algorithm
 from ..storage.tuning_directory import TUNING, read_tuning_plan, recreate_settings
 from .compare import compare

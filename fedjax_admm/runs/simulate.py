@@ -25,13 +25,8 @@ from ..exchange.faults import Faults
 from ..problems.evaluated_rows import check_evaluate
 from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
-from ..storage.run_directory import (
-    SETTINGS,
-    NoDirectory,
-    RunDirectory,
-    as_folder,
-    check_place,
-)
+from ..storage.run_directory import NoDirectory, RunDirectory
+from ..storage.run_files import SETTINGS, as_folder, check_place
 from ..storage.settings import (
     describe,
     describe_algorithm,
@@ -280,8 +275,8 @@ def check_run(
     check_evaluate(evaluate)
     check_client_evaluation(evaluate_clients_every, evaluate_clients)
     checks.number("checkpoint_seconds", checkpoint_seconds, at_least=0)
-    if on_round is not None and not callable(on_round):
-        raise ValueError(f"on_round must be a function of a row, got {on_round!r}")
+    if on_round is not None:
+        checks.function("on_round", on_round, "(row) or (row, state)", arguments=(1, 2))
     check_conditions(faults, client_time)
     if run_dir is not None:
         check_place(as_folder(run_dir), SETTINGS)

@@ -21,13 +21,14 @@ from ..core.record import display_name
 from ..core.vocabulary import Solves, State
 from ..engine import host_data, placement, processes
 from ..engine.devices import on_one_device
-from ..engine.every_client import OWN, EveryClient, sample_of
+from ..engine.every_client import OWN, EveryClient, check_sample, sample_of
 from ..engine.execution import Execution
+from ..engine.ledger import RoundInfo
 from ..engine.memory import lane_bytes, size_of
 from ..engine.population import Feed, Population, Room, StoredClients, init_state, make_population
 from ..engine.population.blocks import Homes, devices_here
 from ..engine.population.rows import row_bytes
-from ..engine.rounds import Layout, RoundInfo, Setup
+from ..engine.rounds import Layout, Setup
 from ..exchange.client_time import ClientTime
 from ..exchange.cohorts import Cohorts
 from ..exchange.faults import Faults
@@ -317,6 +318,7 @@ class Simulation:
         Raises:
             ValueError: A metric cannot be computed on their rows, or there are not so many.
         """
+        check_sample(self.problem.data.num_clients, clients)
         if clients not in self._every_client:
             self.problem.check_client_evaluation()
             self._every_client[clients] = EveryClient(
@@ -421,9 +423,10 @@ def _checked_params(problem: Problem, initial_params: Any) -> Any:
             )
     if not bool(trees.all_finite(initial_params)):
         raise ValueError("initial_params is not finite: remove NaN and inf")
-    # Python's own numbers have no precision; NumPy's, which may be instances of float, have one.
+    # Python's own numbers have no precision; NumPy's, which may be instances of float, have one. A run's parameters are
+    # bound to its devices, and another run may have others.
+    free = {place: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf for place, leaf in passed.items()}
     arrays = [
-        jnp.asarray(passed[place], like.dtype if type(passed[place]) is float else None)
-        for place, like in expected.items()
+        jnp.asarray(free[place], like.dtype if type(free[place]) is float else None) for place, like in expected.items()
     ]
     return jax.tree.unflatten(jax.tree.structure(problem.params_shape), arrays)

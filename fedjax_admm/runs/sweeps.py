@@ -23,14 +23,16 @@ from ..core.vocabulary import VACANT, RunStatus, State
 from ..engine import placement, processes
 from ..engine.devices import everywhere, on_one_device, replicated
 from ..engine.execution import Execution
+from ..engine.ledger import RoundInfo
 from ..engine.population.rows import row_bytes
-from ..engine.rounds import Layout, RoundInfo, Setup
+from ..engine.rounds import Layout, Setup
 from ..engine.sweep import sweep_rounds
 from ..exchange.cohorts import Selection
 from ..problems.evaluation import evaluate_many
 from ..problems.problem import Problem
 from ..results.history import DivergenceError, Result
-from ..storage.run_directory import NoDirectory, Restored, RunDirectory, as_folder
+from ..storage.run_directory import NoDirectory, Restored, RunDirectory
+from ..storage.run_files import as_folder
 from ..storage.settings import describe_problem
 from .collected_solves import CollectedSolves
 from .history_builder import HistoryBuilder

@@ -19,7 +19,7 @@ from ..problems.problem import Problem
 from ..results.climb import Found, climb
 from ..results.history import DivergenceError, RunRecord
 from ..results.tuning import DIRECTIONS, Objective, Tuning, default_direction, label_settings
-from ..storage.run_directory import as_folder
+from ..storage.run_files import as_folder
 from ..storage.settings import CONDITIONS
 from ..storage.tuning_directory import TuningPlan, write_tuning_plan
 from .compare import check_seeds
@@ -269,7 +269,7 @@ class _Runner:
     def _most(self, sim: Simulation, at_once: Any) -> int:
         """How many runs like this one are to be one program."""
         execution = sim.execution
-        apart = any(name not in SWEPT for name, value in self._shared.items() if value not in USUAL)
+        apart = any(name not in SWEPT and value not in USUAL for name, value in self._shared.items())
         alone = execution.population != "device" or execution.placement == "home" or sim.data == "host"
         if apart or alone or processes.several():
             return 1

@@ -17,7 +17,7 @@ from ..engine.execution import Execution
 from ..problems.problem import Problem
 from ..results.comparison import Comparison
 from ..results.history import RunRecord
-from .run_directory import SETTINGS, check_place, read_run, read_status
+from .run_files import SETTINGS, check_place, read_status
 from .settings import (
     CONDITIONS,
     describe,
@@ -28,6 +28,7 @@ from .settings import (
     digest,
     refuse_differences,
 )
+from .stored_run import read_run
 
 CELLS = "comparison.json"
 

@@ -31,21 +31,30 @@ import filelock
 import numpy as np
 
 from ..core.environment import environment, versions
-from ..core.files import DamagedFileError, check_writable, overwrite_json, read_json, refuse_link, write_json
+from ..core.files import DamagedFileError, overwrite_json, read_json, refuse_link, write_json
 from ..core.vocabulary import RunStatus, Solves
 from ..engine import processes
-from ..results import remarks
-from ..results.client_metrics import evaluation_rounds
-from ..results.history import DivergenceError, History, RunRecord
+from ..results.history import DivergenceError
 from . import settings as settings_module
 from .checkpoints import Checkpoints
-from .checksums import REBUILD, Checksums, check_records, name_rounds, refuse_damage
-from .client_files import CLIENT_METRICS, ClientFiles, Evaluations, read_client_metrics
-from .growing_files import HistoryFile, Row, SolvesFile, read_history, read_solves, sync
-
-SETTINGS, EXECUTION, ENVIRONMENT, STATUS = "settings.json", "execution.json", "environment.json", "status.json"
-HISTORY, SOLVES, LOCK = "history.csv", "solves.npy", "lock"
-_LOST_STATUS = f"{STATUS} was lost or damaged"
+from .checksums import REBUILD, Checksums, refuse_damage
+from .client_files import CLIENT_METRICS, ClientFiles, Evaluations
+from .growing_files import HistoryFile, Row, SolvesFile, read_history, sync
+from .run_files import (
+    ENVIRONMENT,
+    EXECUTION,
+    HISTORY,
+    LOCK,
+    SETTINGS,
+    SOLVES,
+    STATUS,
+    begun_with,
+    check_place,
+    read_environment,
+    read_execution,
+    read_run_settings,
+    stored_status,
+)
 
 
 class RunDirectoryError(OSError):
@@ -108,7 +117,7 @@ class RunDirectory:
                     self._begin(settings, execution)
             else:
                 processes.after_the_first()
-                self._status = _stored_status(self.path)["status"]
+                self._status = stored_status(self.path)["status"]
             self.execution = read_json(self.path / EXECUTION)
             self._checkpoints = Checkpoints(self.path / "checkpoints", seconds)
         except OSError as error:
@@ -125,7 +134,7 @@ class RunDirectory:
         is_run = (self.path / SETTINGS).exists()
         self._take_lock()
         if is_run:
-            before = _stored_status(self.path)
+            before = stored_status(self.path)
             self._status = before["status"]
             stored = read_run_settings(self.path)
             longer = settings_module.is_longer(stored, settings, begun_with(self.path))
@@ -167,7 +176,7 @@ class RunDirectory:
 
     def _keep_execution(self, resolved: Mapping[str, Any]) -> None:
         """Sees to it that there is an execution.json, and says where the run may differ in rounding."""
-        begun = _read_if_sound(self.path / EXECUTION, _is_execution)
+        begun = read_execution(self.path)
         if begun is None:
             write_json(self.path / EXECUTION, dict(resolved))
             lost = f"{self.path / EXECUTION} was lost or damaged, and is made anew for this machine"
@@ -196,7 +205,7 @@ class RunDirectory:
             round = -1 if checkpoint is None else checkpoint[0]
             if processes.is_first():
                 if round < self._rounds:
-                    started = _read_if_sound(self.path / ENVIRONMENT, _is_environment) or []
+                    started = read_environment(self.path)
                     write_json(self.path / ENVIRONMENT, [*started, environment()])
                     self.say(RunStatus.RUNNING)
                 self._cut_records(round + 1)
@@ -378,7 +387,7 @@ class RunDirectory:
             self._lock.acquire()
         except filelock.Timeout:
             self._lock = None
-            holder = _stored_status(self.path)
+            holder = stored_status(self.path)
             who = f"process {holder.get('process', '?')} on {holder.get('host', '?')}"
             raise ValueError(
                 f"run_dir {str(self.path)!r} is in use by {who}: wait for it, or give another directory"
@@ -411,258 +420,6 @@ class NoDirectory:
 
     def say(self, status: RunStatus, message: str | None = None, **more: Any) -> None:
         pass
-
-
-@dataclass(frozen=True, repr=False)
-class StoredRun(RunRecord):
-    """A run as its directory has it, finished or not.
-
-    >>> run = fa.read_run("runs/one")  # doctest: +SKIP
-    >>> str(run.status), run.settings["rounds"], run.environment[-1]["versions"]["jax"]  # doctest: +SKIP
-    ('finished', 300, '0.10.2')
-    """
-
-    settings: Mapping[str, Any]
-    environment: list[Mapping[str, Any]]
-    execution: Mapping[str, Any]
-    status: RunStatus  # which equals its plain word: "finished"
-    message: str | None  # why it ended, if it failed
-
-    @property
-    def rounds(self) -> int:
-        """Rounds that were asked for."""
-        return self.settings["rounds"]
-
-    @property
-    def title(self) -> str:
-        """The algorithm, and the problem where it has a name."""
-        label = self.settings.get("label")
-        return settings_module.title(self.settings["algorithm"], self.settings["problem"]["recipe"], label)
-
-    @property
-    def note(self) -> str | None:
-        """What to say of a run of which the server used nothing; None for any other."""
-        client_time = settings_module.recreate_client_time(self.settings.get("client_time"), self.num_clients)
-        down, up = (self.execution.get(name) for name in ("floats_down", "floats_up"))  # 0.1.0 did not write them
-        floats = down + up if isinstance(down, int) and isinstance(up, int) else None
-        if client_time is None or (floats is None and client_time.floats_per_second is not None):
-            return remarks.note(self)
-        return remarks.note(self, client_time.shortest_solve(self.cohorts, self.solves, floats or 0))
-
-    @property
-    def problem_name(self) -> str | None:
-        """The example's name; None for a problem that was made in Python."""
-        return settings_module.problem_name(self.settings["problem"]["recipe"])
-
-
-def read_run(path: Any) -> StoredRun:
-    """Reads what a run directory has by now; the run may still be going on. Nothing is written there.
-
-    Args:
-        path: The directory.
-
-    Returns:
-        The run.
-
-    Raises:
-        ValueError: There is no run, or none of its rounds is done.
-        DamagedFileError: A file of it is damaged; the message says which, and which rounds.
-
-    >>> import tempfile
-    >>> example = fa.examples.linear_regression(num_clients=4, rows_per_client=10, dimension=5, rounds=3)
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     settings = example.run_settings | {"run_dir": f"{place}/run", "progress": False}
-    ...     result = fa.simulate(example.problem, example.algorithm("fedadmm_insa"), **settings)
-    ...     run = read_run(f"{place}/run")
-    ...     again = fa.resume(f"{place}/run", progress=False)  # it is finished, so it is read
-    >>> str(run.status), bool(run.history["loss"][-1] == result.history["loss"][-1] == again.history["loss"][-1])
-    ('finished', True)
-    """
-    folder = Path(path)
-    settings = read_run_settings(folder)
-    check_records(folder)
-    history = read_history(folder / HISTORY) if (folder / HISTORY).exists() else History([])
-    rounds = len(history["round"]) - 1 if len(history) else 0
-    status = read_status(folder)
-    if status["status"] == RunStatus.FINISHED and rounds < settings["rounds"]:
-        missing = name_rounds(list(range(rounds + 1, settings["rounds"] + 1)))
-        raise DamagedFileError(f"{folder / HISTORY} is damaged: {missing} of the finished run are missing", REBUILD)
-    if rounds < 1:
-        why = status["message"] or "wait, or resume it"
-        raise ValueError(f"the run in {str(path)!r} has no round yet: {why}")
-    cohorts, solves = read_solves(folder / SOLVES, rounds)
-    every, client_metrics = settings.get("evaluate_clients_every"), None
-    if isinstance(every, int):
-        done = [round for round in evaluation_rounds(settings["rounds"], every) if round <= rounds]
-        client_metrics = read_client_metrics(folder, done)
-    return StoredRun(
-        history=history,
-        cohorts=cohorts,
-        solves=solves,
-        num_clients=settings["problem"]["clients"],
-        client_metrics=client_metrics,
-        evaluated=settings.get("evaluate", "all"),
-        settings=settings,
-        environment=_read_if_sound(folder / ENVIRONMENT, _is_environment) or [],
-        execution=_read_if_sound(folder / EXECUTION, _is_execution) or {},
-        status=status["status"],
-        message=status["message"],
-    )
-
-
-def read_run_settings(path: Any) -> dict[str, Any]:
-    """Reads the settings of the run in a directory.
-
-    Args:
-        path: The directory.
-
-    Returns:
-        The settings, as `simulate` wrote them.
-
-    Raises:
-        ValueError: There are none.
-        DamagedFileError: They are not what `simulate` writes.
-    """
-    file = Path(path) / SETTINGS
-    if not file.exists():
-        why = f"it has no {SETTINGS}" if file.parent.exists() else "there is no such directory"
-        raise ValueError(f"no run in {str(path)!r}: {why}")
-    settings = read_json(file)
-    kinds = {
-        "problem": dict, "algorithm": dict, "rounds": int, "execution": dict,
-        "participation": object, "seed": int, "evaluate_every": int, "initial_params": object,
-    }  # fmt: skip
-    _check_entries(file, settings, kinds)
-    _check_entries(file, settings["problem"], {"clients": int, "recipe": dict | None})
-    if settings["problem"]["recipe"] is not None:
-        _check_entries(file, settings["problem"]["recipe"], {"example": str, "arguments": dict})
-    parts = [part for part in settings["algorithm"].values() if isinstance(part, dict) and "record" in part]
-    for part in (settings["algorithm"], *parts):
-        _check_entries(file, part, {"opaque" if "opaque" in part else "record": str})
-    return settings
-
-
-def begun_with(folder: Path) -> Mapping[str, str]:
-    """The versions that a run was last started with; this process's own where that is not known."""
-    started = _read_if_sound(folder / ENVIRONMENT, _is_environment)
-    return started[-1]["versions"] if started else versions()
-
-
-def _check_entries(file: Path, content: Any, kinds: Mapping[str, Any]) -> None:
-    """Checks that what a JSON file holds is an object with entries of these kinds."""
-    if not isinstance(content, dict):
-        raise DamagedFileError(f"{file} is damaged: it holds {type(content).__name__} where entries should be")
-    for name, kind in kinds.items():
-        if name not in content or not isinstance(content[name], kind):
-            raise DamagedFileError(f"{file} is damaged: it has no {name!r}, or a wrong one")
-
-
-def read_status(folder: Path) -> dict[str, Any]:
-    """Reads how the run in a directory stands.
-
-    A run that could not say how it ended, since its process was killed or the disk was full, is killed. Where the
-    status is lost, a run that has all its rounds is finished.
-
-    Args:
-        folder: The directory.
-
-    Returns:
-        Its `status`, and a `message` or None.
-    """
-    status = _stored_status(folder)
-    if status["status"] == RunStatus.RUNNING:
-        status["status"] = RunStatus.RUNNING if _in_use(folder) else RunStatus.KILLED
-    return status
-
-
-def _stored_status(folder: Path) -> dict[str, Any]:
-    """What status.json says; if it is lost or damaged, what the history says."""
-    content = _read_if_sound(folder / STATUS, _is_status)
-    if content is not None:
-        return {"message": None} | content | {"status": RunStatus(content["status"])}
-    done = (folder / HISTORY).is_file() and (folder / HISTORY).read_bytes().count(b"\n") - 2  # a heading, and round 0
-    finished = done and (folder / SETTINGS).is_file() and done == read_run_settings(folder)["rounds"]
-    return {"status": RunStatus.FINISHED if finished else RunStatus.RUNNING, "message": _LOST_STATUS}
-
-
-def _read_if_sound(path: Path, is_sound: Callable[[Any], bool]) -> Any:
-    """What a JSON file holds that a run can do without; None if it is lost or damaged."""
-    try:
-        content = read_json(path)
-    except OSError:
-        return None
-    return content if is_sound(content) else None
-
-
-def _is_status(content: Any) -> bool:
-    if not isinstance(content, dict) or content.get("status") not in list(RunStatus):
-        return False
-    where = isinstance(content.get("round"), int) and isinstance(content.get("quantity"), str)
-    return isinstance(content.get("message", ""), str | None) and (where or content["status"] != RunStatus.DIVERGED)
-
-
-def _is_execution(content: Any) -> bool:
-    counts, words = ("lanes", "cohort", "devices"), ("population", "platform")
-    return (
-        isinstance(content, dict)
-        and all(type(content.get(name)) is int and content[name] > 0 for name in counts)
-        and all(isinstance(content.get(name), str) for name in words)
-    )
-
-
-def _is_environment(content: Any) -> bool:
-    return isinstance(content, list) and all(
-        isinstance(start, dict) and isinstance(start.get("versions"), dict) for start in content
-    )
-
-
-def as_folder(run_dir: Any) -> Path:
-    """A run_dir that was given, as a path."""
-    if not isinstance(run_dir, (str, os.PathLike)) or not str(run_dir):
-        raise ValueError(f"run_dir must be a path, got {run_dir!r}")
-    return Path(run_dir)
-
-
-def check_place(path: Path, mark: str) -> None:
-    """A directory that has the file `mark` already, or is empty, or is not there and can be made."""
-    if str(path) == ".":
-        path = Path.cwd()
-    check_writable(path, f"run_dir {str(path)!r}")
-    if not path.exists() or (path / mark).exists():
-        return
-    unfinished = {EXECUTION, ENVIRONMENT, STATUS, LOCK}  # of a run that was killed as it began
-    foreign = sorted(p.name for p in path.iterdir() if p.name not in unfinished and not p.name.startswith("."))
-    if foreign:
-        raise ValueError(f"run_dir {str(path)!r} has other files ({foreign[0]}) and no {mark}: give a new directory")
-
-
-def _in_use(folder: Path) -> bool:
-    """Whether a process holds the lock. Nothing is made or changed: the directory may be a read-only one."""
-    try:
-        import fcntl
-    except ImportError:  # not Unix
-        return _cannot_lock(folder)
-    try:
-        lock = os.open(folder / LOCK, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(lock)
-
-
-def _cannot_lock(folder: Path) -> bool:
-    try:
-        with filelock.FileLock(folder / LOCK, blocking=False):
-            return False
-    except (filelock.Timeout, OSError):
-        return True
 
 
 def _round(checkpoint: tuple[int, Any] | None) -> int:

@@ -23,6 +23,7 @@ from jax.extend import core as jex
 from ..algorithms.base import Algorithm
 from ..algorithms.local_solver import LocalSolver
 from ..core.environment import versions
+from ..core.record import display_name
 from ..data.federated import FederatedData
 from ..data.fields import sample
 from ..data.rows import in_memory, kinds
@@ -242,23 +243,30 @@ def recreate_client_time(described: Any, num_clients: int) -> ClientTime | None:
 
 
 def title(algorithm: Mapping[str, Any], recipe: Mapping[str, Any] | None, label: str | None = None) -> str:
-    """What a run is of: the algorithm by its label, else by its described records, and the example, if it is one.
+    """What a run is of: the algorithm by its label, else by what it is called, and the example, if it is one.
 
     >>> title({}, {"example": "linear_regression"}, "fedadmm-insa")
     'fedadmm-insa on linear regression'
+    >>> title(describe(fa.fedadmm_insa(fa.LocalSolver(learning_rate=0.1))), None)
+    'FedADMM-InSa'
     >>> title({"record": "my.module:Mine", "local": {}, "criterion": {"record": "my.module:Never"}}, None)
     'Mine, criterion Never'
     """
-    name = label
-    if name is None:
-        parts = {
-            key: part["record"] for key, part in algorithm.items() if isinstance(part, Mapping) and "record" in part
-        }
-        parts.pop("local", None)
-        words = [f"{key.replace('_', ' ')} {part.rpartition(':')[2]}" for key, part in parts.items()]
-        name = ", ".join([algorithm["record"].rpartition(":")[2], *words])
+    name = _algorithm_name(algorithm) if label is None else label
     problem = problem_name(recipe)
     return name if problem is None else f"{name} on {problem}"
+
+
+def _algorithm_name(algorithm: Mapping[str, Any]) -> str:
+    """What the package calls its own; of others, which are not made here, the names of the records."""
+    try:
+        return display_name(recreate_algorithm(algorithm))
+    except (TypeError, ValueError):  # it is not the package's, or of a version with other fields
+        pass
+    parts = {key: part["record"] for key, part in algorithm.items() if isinstance(part, Mapping) and "record" in part}
+    parts.pop("local", None)
+    words = [f"{key.replace('_', ' ')} {part.rpartition(':')[2]}" for key, part in parts.items()]
+    return ", ".join([algorithm["record"].rpartition(":")[2], *words])
 
 
 def problem_name(recipe: Mapping[str, Any] | None) -> str | None:

@@ -19,8 +19,9 @@ from ..results.history import DivergenceError, History, RunRecord
 from ..results.tuning import DIRECTIONS, Objective, Tuning
 from .comparison_directory import comparable_problem, describe_shared
 from .parts import CannotRecreate
-from .run_directory import SETTINGS, check_place, read_run, read_status
+from .run_files import SETTINGS, check_place, read_status
 from .settings import describe, describe_algorithm, describe_problem, recreate, refuse_differences
+from .stored_run import read_run
 
 TUNING = "tuning.json"
 MOST_OF_A_NAME = 60  # letters of a folder

@@ -39,9 +39,20 @@ def federation(weights=EQUAL):
     return least_squares(SIZES, weights=weights)
 
 
-def gong(eta, start="server", cohorts=COHORTS, alpha=EQUAL, rho=PENALTY):
+@fa.record
+class Growing:
+    """A penalty rule: each solve makes the penalty greater."""
+
+    factor: Any
+
+    def __call__(self, penalty, consensus_gap, movement):
+        return self.factor * penalty
+
+
+def gong(eta, start="server", cohorts=COHORTS, alpha=EQUAL, rho=PENALTY, growth=1.0):
     """Gong, Li, Freris 2022, Algorithm 1, with their dual y = -lambda; with weights, where theirs are equal."""
     _, xs, ys = federation(alpha)
+    rho = rho.copy()
     theta, w, y = START, np.tile(START, (M, 1)), np.zeros((M, 5))
     for k, cohort in enumerate(cohorts):
         total, weight = 0.0, 0.0
@@ -52,6 +63,7 @@ def gong(eta, start="server", cohorts=COHORTS, alpha=EQUAL, rho=PENALTY):
             delta = (new + new_y / rho[i]) - (w[i] + y[i] / rho[i])
             w[i], y[i] = new, new_y
             total, weight = total + alpha[i] * rho[i] * delta, weight + alpha[i] * rho[i]
+            rho[i] *= growth
         theta = theta + eta / weight * total
     return theta, w, -y
 
@@ -64,6 +76,17 @@ def test_the_server_step_is_gongs(start, alpha):
     close(result.state.client_params, w)
     close(result.state.duals, duals)
     assert not np.allclose(gong(0.7, "server", alpha=alpha)[0], gong(0.7, "client", alpha=alpha)[0])
+
+
+def test_gongs_step_with_penalties_that_change():
+    """The changes of u - lambda / beta are taken with the penalty that the solve had, whatever it was before."""
+    growth = 1.5
+    ours = fa.fedadmm(LOCAL, PENALTY, server_step=0.7, penalty_rule=Growing(growth))
+    result = run(federation(UNEQUAL)[0], ours)
+    theta, w, duals = gong(0.7, alpha=UNEQUAL, growth=growth)
+    close(result.params, theta)
+    close(result.state.client_params, w)
+    close(result.state.duals, duals)
 
 
 def test_a_step_of_the_cohorts_share_is_the_average_over_all():

@@ -38,7 +38,7 @@ def federation():
     return least_squares(SIZES, weights=UNEQUAL)
 
 
-def zhou_li(solve, k0=K0, start="server"):
+def zhou_li(solve, k0=K0, start="server", dual_step=1.0):
     """Their lines, pi_i = -alpha_i lambda_i and sigma_i = alpha_i beta_i; `solve` is one of alpha_i f_i and the rest."""
     w_i, pi, epochs = np.tile(START, (M, 1)), np.zeros((M, 5)), np.zeros((len(COHORTS), M), int)
     z_i = SIGMA[:, None] * w_i + pi
@@ -49,7 +49,7 @@ def zhou_li(solve, k0=K0, start="server"):
                 begin = w if start == "server" else w_i[i]
                 w_i[i], done = solve(k, i, begin, w_i[i], pi[i], w, epochs[k, i])
                 epochs[k, i] += done
-                pi[i] = pi[i] + SIGMA[i] * (w_i[i] - w)
+                pi[i] = pi[i] + np.broadcast_to(dual_step, M)[i] * SIGMA[i] * (w_i[i] - w)
             z_i[i] = SIGMA[i] * w_i[i] + pi[i]
     return z_i.sum(axis=0) / SIGMA.sum(), w_i, pi, np.stack([e[c] for e, c in zip(epochs, COHORTS, strict=True)])
 
@@ -71,6 +71,16 @@ def test_it_is_the_papers(start):
     np.testing.assert_array_equal(result.solves.max_epochs, K0 * EPOCHS[COHORTS])
     np.testing.assert_array_equal(result.solves.gradient_samples, epochs * np.array(SIZES)[COHORTS])
     np.testing.assert_array_equal(result.history["communicated_floats"][1:], 4 * (5 + 6))
+
+
+def test_with_a_dual_step_of_another_length():
+    """Every local round moves the dual by it."""
+    steps = np.array([1.0, 0.5, 0.0, 1.5, 0.2, 0.9])
+    result = run(federation()[0], fa.fedadmm(LOCAL, PENALTY, local_rounds=K0, dual_step=steps))
+    z, w_i, pi, _ = zhou_li(by_batches, dual_step=steps)
+    close(result.params, z)
+    close(result.state.client_params, w_i)
+    close(result.state.duals, -pi / UNEQUAL[:, None])
 
 
 def until(reference, start):

@@ -211,6 +211,8 @@ def bad(folder):
     np.savez(folder / "uneven.npz", x=x, user=users[:-1])
     np.savez(folder / "objects.npz", x=x, user=users.astype(object))
     np.savez(folder / "nan.npz", x=np.where(x > 1, np.nan, x), user=users)
+    row = 1 + int(np.argwhere((x > 1).any(axis=1))[0, 0])
+    np.save(folder / "user.npy", users)
     np.savez(folder / "keys.npz", x=x, user=x)
     np.savez(folder / "whole.npz", x=x, user=users)
     (folder / "cut.npz").write_bytes((folder / "whole.npz").read_bytes()[:-300])
@@ -236,7 +238,12 @@ def bad(folder):
         "an empty key": (folder / "key.csv", {"key": "user"}, "no key in row 1, column 'user'"),
         "uneven": (folder / "uneven.npz", {"key": "user"}, "as many rows each"),
         "objects": (folder / "objects.npz", {"key": "user"}, "Python objects"),
-        "nan": (folder / "nan.npz", {"key": "user"}, "not finite"),
+        "nan": (folder / "nan.npz", {"key": "user"}, f"nan.npz: .*'x'.* not finite in row {row}"),
+        "only keys": (folder / "user.npy", {"key": "user"}, "the key 'user' alone"),
+        "a row twice": (folder / "x.npy", {"partition": lambda n: [[0, 1], [1]]}, "row 1 belongs to clients 0 and 1"),
+        "a row that is not there": (folder / "x.npy", {"partition": lambda n: [[999]]}, "names row 999"),
+        "no row numbers": (folder / "x.npy", {"partition": lambda n: [[0.5]]}, "must be row numbers"),
+        "no parts": (folder / "x.npy", {"partition": lambda n: None}, "must be a list of row numbers"),
         "keys of two axes": (folder / "keys.npz", {"key": "user"}, "one key per row"),
         "cut": (folder / "cut.npz", {"key": "user"}, "damaged"),
         "short": (folder / "short.npy", {"partition": lambda n: [n]}, "damaged"),
@@ -251,8 +258,20 @@ def bad(folder):
 BAD = [
     "no such column", "no such label", "neither key nor partition", "both", "words", "no rows", "no header", "ragged",
     "an open quote", "an empty key", "uneven", "objects", "nan", "keys of two axes", "cut", "short", "parquet",
-    "an empty folder", "a folder with a key", "min_size", "nowhere",
+    "an empty folder", "a folder with a key", "min_size", "nowhere", "only keys", "a row twice",
+    "a row that is not there", "no row numbers", "no parts",
 ]  # fmt: skip
+
+
+def test_a_partition_that_raises_leaves_nothing(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((4, 2)))
+
+    def mine(labels):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        build_federation(tmp_path / "place" / "out", tmp_path / "x.npy", partition=mine)
+    assert not list((tmp_path / "place").iterdir())
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -153,8 +153,13 @@ def rewritten(folder, change):
 
 
 def resized(folder, sizes):
+    changed(folder, sizes=np.array(sizes))
+
+
+def changed(folder, **values):
+    """Other arrays of the clients, None for none, with checksums that fit them."""
     with np.load(folder / directory.CLIENTS) as archive:
-        arrays = dict(archive) | {"sizes": np.array(sizes)}
+        arrays = {name: value for name, value in (dict(archive) | values).items() if value is not None}
     np.savez(folder / directory.CLIENTS, **arrays)
     crc = zlib.crc32((folder / directory.CLIENTS).read_bytes())
     rewritten(folder, lambda index: index.update(clients_crc32=crc))
@@ -201,6 +206,21 @@ DAMAGES = {
     "another number of clients": (lambda d: rewritten(d, lambda index: index.update(clients=5)), "5 clients"),
     "a client without rows": (lambda d: resized(d, [4, 0, 5]), "client 1 has no rows"),
     "too many rows": (lambda d: resized(d, [4, 2, 5]), "sizes are not those"),
+    "sizes of another kind": (lambda d: resized(d, [4.0, 3.0, 2.0]), "sizes are float64"),
+    "a negative weight": (lambda d: changed(d, weights=np.array([1.0, 1.0, -1.0])), "weights are not one positive"),
+    "too few weights": (lambda d: changed(d, weights=np.ones(2)), "weights are not one positive"),
+    "no weights": (lambda d: changed(d, weights=None), "it has no weights"),
+    "no checksums": (lambda d: changed(d, checksums=None), "it has no checksums"),
+    "too few names": (lambda d: changed(d, names=np.array(["a"])), "names are not one for each"),
+    "an unknown dtype": (
+        lambda d: rewritten(d, lambda index: index["fields"]["dict"]["x"].update(dtype="numbers")),
+        "does not describe the fields",
+    ),
+    "no fields": (lambda d: rewritten(d, lambda index: index.update(fields=[])), "does not describe the fields"),
+    "Fortran order": (
+        lambda d: np.save(d / "field.x.npy", np.asfortranarray(np.load(d / "field.x.npy"))),
+        "in Fortran order",
+    ),
     "no clients": (lambda d: (d / directory.CLIENTS).unlink(), "clients.npz is damaged"),
     "a bit of the clients": (lambda d: flip(d / directory.CLIENTS, -9), "clients.npz is damaged"),
 }

@@ -131,7 +131,8 @@ def test_fewer_rows_are_drawn_by_the_seed_and_without_repetition():
         )
 
     one, other = images(0).problem, images(1).problem
-    assert set(np.asarray(one.data.sizes)) <= {29, 30, 31} and np.asarray(one.data.sizes).sum() == 600
+    sizes = np.asarray(one.data.sizes)  # a shard has one label, and labels are not equally frequent
+    assert sizes.sum() == 600 and sizes.min() >= 20 and sizes.max() <= 40
     pixels = [one.data.client(i)["x"] for i in range(20)]
     assert len(np.unique(np.concatenate(pixels).reshape(600, -1), axis=0)) == 600
     assert all(len(np.unique(one.data.client(i)["y"])) <= 2 for i in range(20))

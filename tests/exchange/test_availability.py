@@ -310,6 +310,8 @@ BAD = {
     r"participation\(round=0, key\) names client 6, but the clients are 0 to 5": lambda: run(participation=lambda round, key: [6]),
     r"participation\(round=0, key\) names client 1 twice": lambda: run(participation=lambda round, key: [1, 1]),
     r"participation\(round=0, key\) must be client numbers": lambda: run(participation=lambda round, key: [0.5]),
+    r"participation\(round=0, key\) must be client numbers, integers \[cohort\], got None": lambda: run(participation=lambda round, key: None),
+    r"participation must be a function, \(round, key\) -> clients, got one of \(round\)": lambda: run(participation=lambda round: [0]),
     r"participation must be a function, \(round, key\) -> clients": lambda: fa.availability.chosen_by(3),
     "participation gives the cohorts of 2 rounds, but rounds is 6": lambda: run(participation=[[0, 1], [2]]),
     r"participation\[1\] names client 9": lambda: run(participation=[[0, 1], [9]]),

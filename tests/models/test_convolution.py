@@ -8,7 +8,7 @@ from flax import linen
 from jax import lax
 
 from fedjax_admm.models.convolution import conv2d
-from fedjax_admm.models.group_norm import group_norm
+from fedjax_admm.models.group_norm import group_norm, group_norm_relu
 from fedjax_admm.models.pooling import conv2d_max_pool2, max_pool2
 from fedjax_admm.models.products import matmul
 
@@ -24,6 +24,15 @@ def reference_conv(x, kernel, strides=(1, 1), padding="VALID"):
 
 def reference_pool(x):
     return lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+
+
+def reference_norm(x, scale, bias, groups=1):
+    norm = linen.GroupNorm(groups, epsilon=1e-5, use_fast_variance=False)
+    return norm.apply({"params": {"scale": scale, "bias": bias}}, x)
+
+
+def reference_norm_relu(x, scale, bias, shortcut=0, groups=1):
+    return jax.nn.relu(reference_norm(x, scale, bias, groups) + shortcut)
 
 
 def normal(seed, shape, dtype="float64"):
@@ -76,7 +85,7 @@ def test_values_and_gradients_equal_xlas(size, strides, padding, inputs, outputs
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize(("size", "strides", "padding", "inputs", "outputs"), [CASES[0], CASES[3], CASES[5]])
+@pytest.mark.parametrize(("size", "strides", "padding", "inputs", "outputs"), [CASES[i] for i in (0, 2, 3, 5)])
 def test_per_client_kernels_equal_a_loop_over_clients(size, strides, padding, inputs, outputs, dtype):
     x, kernel = normal(0, (3, 2, 8, 8, inputs), dtype), normal(1, (3, *size, inputs, outputs), dtype)
     actual = value_and_gradients(jax.vmap(lambda x, k: conv2d(x, k, strides, padding)), x, kernel)
@@ -85,6 +94,47 @@ def test_per_client_kernels_equal_a_loop_over_clients(size, strides, padding, in
         return jnp.stack([reference_conv(x[i], kernel[i], strides, padding) for i in range(3)])
 
     assert_same(actual, value_and_gradients(loop, x, kernel), dtype)
+
+
+# Channels in and out: few, whose pixels are taken in twos where the width is even, and many.
+@pytest.mark.parametrize(("inputs", "outputs"), [(3, 16), (16, 17)])
+@pytest.mark.parametrize("padding", ["SAME", ((2, 1), (0, 1)), ((1, 1), (2, 2))])
+@pytest.mark.parametrize("width", [5, 6, 7])
+def test_images_of_even_and_odd_width(inputs, outputs, padding, width):
+    x, kernel = normal(0, (2, 4, width, inputs)), normal(1, (3, 3, inputs, outputs))
+    expected = value_and_gradients(lambda x, k: reference_conv(x, k, padding=padding), x, kernel)
+    assert_same(value_and_gradients(lambda x, k: conv2d(x, k, padding=padding), x, kernel), expected)
+
+
+@pytest.mark.parametrize("axes", [(0, None), (None, 0), (1, 0)])
+def test_lanes_may_share_images_or_kernels(axes):
+    shapes = [[2, 4, 6, 3], [3, 3, 3, 4]]
+    for shape, axis in zip(shapes, axes, strict=True):
+        if axis is not None:
+            shape.insert(axis, 3)
+    factors = [normal(seed, tuple(shape)) for seed, shape in enumerate(shapes)]
+
+    def lanes(conv):
+        return jax.vmap(lambda x, k: conv(x, k, padding="SAME"), axes)
+
+    assert_same(value_and_gradients(lanes(conv2d), *factors), value_and_gradients(lanes(reference_conv), *factors))
+
+
+def test_hessian_vector_products():
+    """By `grad` of `grad`: gradients written out are differentiated once more."""
+    x, scale, bias = normal(0, (2, 4, 6, 3)), normal(1, (3,)), normal(2, (3,))
+    kernel, direction = normal(3, (3, 3, 3, 3)), normal(4, (3, 3, 3, 3))
+
+    def product(conv, norm):
+        def loss(k):
+            return jnp.square(norm(conv(jnp.tanh(conv(x, k, padding="SAME")), k, padding="SAME"), scale, bias, x)).sum()
+
+        return jax.jit(lambda k: jax.grad(lambda k: jnp.vdot(jax.grad(loss)(k), direction))(k))(kernel)
+
+    expected = product(reference_conv, reference_norm_relu)
+    np.testing.assert_allclose(
+        product(conv2d, group_norm_relu), expected, rtol=1e-9, atol=1e-9 * jnp.abs(expected).max()
+    )
 
 
 def test_inside_a_loop():
@@ -194,12 +244,34 @@ def test_factors_are_rounded_and_sums_are_not(name):
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_group_norm_equals_flax(groups):
     x, scale, bias = 3 + 2 * normal(0, (3, 5, 4, 6)), normal(1, (6,)), normal(2, (6,))
-
-    def flax(x, scale, bias):
-        norm = linen.GroupNorm(groups, epsilon=1e-5, use_fast_variance=False)
-        return norm.apply({"params": {"scale": scale, "bias": bias}}, x)
-
-    expected = value_and_gradients(flax, x, scale, bias)
+    expected = value_and_gradients(lambda *a: reference_norm(*a, groups), x, scale, bias)
     assert_same(value_and_gradients(lambda *a: group_norm(*a, groups), x, scale, bias), expected)
     each = jax.vmap(lambda *a: group_norm(*a, groups))(*(jnp.stack([a, 2 * a]) for a in (x, scale, bias)))
     np.testing.assert_allclose(each[0], expected[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4, 6), (2, 8, 8, 2), (2, 1, 3, 2)])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_group_norm_with_shortcut_and_relu_equals_one_after_the_other(shape, dtype):
+    x, shortcut = 3 + 2 * normal(0, shape, dtype), normal(3, shape, dtype)
+    scale, bias = normal(1, shape[-1:], dtype), normal(2, shape[-1:], dtype)
+    for arguments in ((x, scale, bias), (x, scale, bias, shortcut)):
+        expected = value_and_gradients(lambda *a: reference_norm_relu(*a, groups=2), *arguments)
+        assert_same(value_and_gradients(lambda *a: group_norm_relu(*a, groups=2), *arguments), expected, dtype)
+
+
+def test_results_of_a_norm_are_written_once():
+    """Not computed again where they are read, which for a residual network is in all blocks after."""
+    x, scale = normal(0, (2, 4, 6, 3), "float32"), jnp.ones(3, "float32")
+
+    def blocks(x, norm):
+        for _ in range(3):
+            x = norm(x, scale, scale, x)
+        return x
+
+    def subtractions(norm):
+        text = jax.jit(lambda x: lax.fori_loop(0, 9, lambda _, x: blocks(x, norm), x)).lower(x).compile().as_text()
+        return text.count(" subtract(")
+
+    # Of the mean, in the variance and in the result.
+    assert subtractions(group_norm_relu) <= 6 < subtractions(reference_norm_relu)

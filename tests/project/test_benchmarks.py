@@ -176,7 +176,7 @@ def test_criteria_names_what_is_wrong(capsys, monkeypatch):
         return capsys.readouterr().err
 
     assert "got 'exakt': did you mean 'exact'?" in told("logistic", "--criteria", "exakt")
-    assert "--set must be 'num_clients' or" in told("logistic", "--set", "clients=3")
+    assert "--set must be one of 'num_clients', " in told("logistic", "--set", "clients=3")
     assert "--results: '/dev/null/x': /dev/null is a file" in told("logistic", "--results", "/dev/null/x")
     assert "problem 'nomodule:f' must be a module and a function in it" in told("nomodule:f")
     assert "fedavg has none: give relative_residual(sigma=0.5,exact)" in told(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_admm as fa
-from fedjax_admm.engine.rounds import RoundInfo
+from fedjax_admm.engine.ledger import RoundInfo
 from fedjax_admm.runs.divergence import divergence_of_evaluation, divergence_of_round
 
 

@@ -279,6 +279,10 @@ def test_bad_choices_are_refused_in_one_line():
         ({"evaluate_clients_every": 0}, "evaluate_clients_every must be"),
         ({"evaluate_clients": 3}, "needs evaluate_clients_every"),
         ({"evaluate_clients": 8, "evaluate_clients_every": 1}, "at most the number of clients, 7, got 8"),
+        ({"evaluate_clients": [0, 1], "evaluate_clients_every": 1}, "evaluate_clients must be a whole number"),
+        ({"on_round": "print"}, "on_round must be a function, (row) or (row, state), got 'print'"),
+        ({"on_round": lambda: None}, "on_round must be a function, (row) or (row, state), got one of ()"),
+        ({"on_round": lambda a, b, c: None}, "got one of (a, b, c)"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             fa.simulate(problem, INSA, 2, progress=False, **settings)

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from federations import epoch_order, least_squares
+from test_devices import in_a_process
 from test_every_client import INSA, LOCAL, SIZES, held_out, loop, problem_with
 
 import fedjax_admm as fa
@@ -65,6 +66,23 @@ def test_steps_of_batches_end_within_an_epoch(optimizer):
     assert found.own == {} and len(found.table().rows) == 2
 
 
+def test_what_a_run_on_several_devices_left_goes_on_anywhere():
+    """Its parameters are bound to one of them; fine-tuning and runs that start from them may have others."""
+    in_a_process("""
+        from test_every_client import INSA, LOCAL, problem_with
+        problem, found = problem_with(), []
+        for first, then in ((2, 4), (4, 1), (1, 2)):
+            execution, other = fa.Execution(mesh=first), fa.Execution(mesh=then)
+            result = fa.simulate(problem, INSA, 2, participation=4, execution=execution, progress=False)
+            tuned = fa.personalize(result, problem, LOCAL, epochs=2, execution=other)
+            again = fa.simulate(problem, INSA, 1, initial_params=result.params, execution=other, progress=False)
+            found.append((tuned.after["loss"], tuned.own["loss"], np.asarray(again.params)))
+        for one in found[1:]:
+            for value, truth in zip(one, found[0], strict=True):
+                np.testing.assert_allclose(value, truth, rtol=1e-9)
+    """)
+
+
 def test_bad_input():
     problem = problem_with()
     result = fa.simulate(problem, fa.fedavg(LOCAL), 1, participation=3, progress=False)
@@ -73,7 +91,14 @@ def test_bad_input():
         ((result, problem, LOCAL), {"steps": 0}, "steps must be at least 1, got 0"),
         ((result, problem, INSA), {}, "local must be a fa.LocalSolver"),
         ((problem, problem, LOCAL), {}, "result must be what fa.simulate returned"),
-        ((result, least_squares([3], dimension=4)[0], LOCAL), {}, "initial_params must have the shape"),
+        ((result, problem, LOCAL), {"clients": 8}, "clients must be at most the number of clients, 7, got 8"),
+        ((result, problem, LOCAL), {"clients": "some"}, "clients must be 'all' or a number of clients, got 'some'"),
+        (
+            (result, least_squares([3])[0], LOCAL),
+            {},
+            "problem has 1 clients, and result is of 7: give the run's problem",
+        ),
+        ((result, least_squares(SIZES, dimension=4)[0], LOCAL), {}, "initial_params must have the shape"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             fa.personalize(*arguments, **options)

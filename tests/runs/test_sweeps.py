@@ -224,7 +224,7 @@ def test_one_that_diverged_on_disk_stays_so(problem, tmp_path):
     again = fa.simulate_many(problem, runs, 4, run_dirs=folders, **SETTINGS)
     assert str(first[1]) == str(again[1]) and isinstance(again[1], fa.DivergenceError)
     np.testing.assert_array_equal(first[0].params, again[0].params)
-    from fedjax_admm.storage.run_directory import read_status
+    from fedjax_admm.storage.run_files import read_status
 
     assert read_status(folders[1])["status"] == "diverged"
 

@@ -70,6 +70,17 @@ def test_the_score_is_the_mean_of_the_last_evaluations(problem, losses):
     np.testing.assert_allclose(tuning.scores[:, :, 0], losses[:3, :, [4, 6, 8]].mean(axis=2), rtol=1e-9)
 
 
+def test_runs_start_where_they_are_told(problem):
+    """From an array, as another run left one."""
+    start = fa.simulate(problem, make(0.1, 0.02), 2, participation=3, progress=False).params
+    setting = {"penalty": 0.1, "learning_rate": 0.02}
+    tuning = fa.tune(problem, make, [setting], initial_params=start, **SETTINGS)
+    for seed, score in zip(SEEDS, tuning.scores[0, :, 0], strict=True):
+        settings = dict(participation=3, evaluate_every=2, initial_params=start, progress=False)
+        alone = fa.simulate(problem, make(**setting), ROUNDS, seed=seed, **settings)
+        np.testing.assert_allclose(score, alone.history["loss"][-1], rtol=1e-9)
+
+
 def halve_plainly(losses, rungs, eta):
     """Successive halving, from all runs' whole histories."""
     alive, scores = list(range(len(losses))), np.full((*losses.shape[:2], len(rungs)), np.nan)

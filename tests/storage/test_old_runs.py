@@ -60,7 +60,7 @@ def test_a_run_is_read(stored, name, rounds, status):
     assert run.history["loss"].tolist() == column(stored / name, "loss")
     table = np.load(stored / name / "solves.npy")
     np.testing.assert_array_equal(run.solves.epochs, table["epochs"][:rounds])
-    assert run.title == "FedADMM, criterion RelativeResidual, penalty rule ResidualBalancing on linear regression"
+    assert run.title == "FedADMM-InSa on linear regression"
     assert run.note is None
 
 

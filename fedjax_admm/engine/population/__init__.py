@@ -10,7 +10,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ...core.vocabulary import State
-from ..rounds import Layout, RoundInfo, Setup
+from ..ledger import RoundInfo
+from ..rounds import Layout, Setup
 from .blocks import Room
 from .device import DevicePopulation, device_rounds
 from .feed import Feed

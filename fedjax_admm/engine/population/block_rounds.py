@@ -13,24 +13,21 @@ from jax.sharding import Mesh, PartitionSpec
 
 from ...core import trees
 from ...core.vocabulary import VACANT
+from ..desk import work_off
 from ..devices import AXIS, on_one_device, spread
+from ..ledger import Ledger, RoundInfo, Store, gather_ledger
 from ..rounds import (
     Layout,
-    Ledger,
     Queue,
-    RoundInfo,
     ServerState,
     Setup,
-    Store,
     aggregate,
     broadcast,
     empty_ledger,
     expected_work,
-    gather_ledger,
     info_of,
     remembered_epochs,
-    work_off,
-)  # fmt: skip
+)
 from .blocks import Block, Homes, Room, devices_here, divide
 from .device import work_off_travelling
 from .feed import Feed

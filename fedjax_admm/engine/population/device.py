@@ -17,25 +17,23 @@ from ...core import trees
 from ...core.vocabulary import State
 from .. import placement as placements
 from .. import renewal
+from ..desk import work_off
 from ..devices import AXIS, as_bits, dealt, everywhere, from_bits, pack_rows
+from ..ledger import RoundInfo, Store, gather_ledger
 from ..rounds import (
     Layout,
     Queue,
-    RoundInfo,
     ServerState,
     Setup,
-    Store,
     aggregate,
     broadcast,
     count_clients,
     empty_ledger,
-    gather_ledger,
     info_of,
     order_of_work,
     put_at_clients,
     remembered_epochs,
-    work_off,
-)  # fmt: skip
+)
 from .start import first_server, init_state
 
 

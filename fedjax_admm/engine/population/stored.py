@@ -19,7 +19,8 @@ from ...core import trees
 from ...core.vocabulary import State
 from .. import placement, processes, renewal
 from ..devices import everywhere, on_one_device, parts_here, spread
-from ..rounds import Layout, RoundInfo, ServerState, Setup
+from ..ledger import RoundInfo
+from ..rounds import Layout, ServerState, Setup
 from .block_rounds import BlockRounds, Lies
 from .blocks import Block, Homes, Room, devices_here
 from .feed import Feed

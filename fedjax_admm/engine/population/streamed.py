@@ -13,7 +13,8 @@ from jax.sharding import Mesh, PartitionSpec
 from ...core.vocabulary import State
 from .. import placement as placements
 from ..devices import everywhere
-from ..rounds import Layout, RoundInfo, ServerState, Setup
+from ..ledger import RoundInfo
+from ..rounds import Layout, ServerState, Setup
 from .block_rounds import BlockRounds, Lies
 from .blocks import Block, Homes, Room
 from .device import DevicePopulation, state_specs

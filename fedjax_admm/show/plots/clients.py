@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ...core.columns import look_up
 from ...results import client_curves, curves
 from ...results.client_curves import Points
 from ...results.curves import PERCENTILES, Runs
@@ -68,14 +67,12 @@ def plot_personal(source: RunRecord | Personalized, name: str | None = None, *, 
         raise ValueError(f"source must be one run, or what fa.personalize returned, got {source!r}")
     name, model, points = client_curves.own_against_server(source, name)
     axes = figures.one_axes(axes)
-    less = look_up(name).less_is_better
-    better = np.mean(points.y < points.x if less else points.y > points.x)
     ends = [np.nanmin([points.x, points.y]), np.nanmax([points.x, points.y])]
     axes.plot(ends, ends, color="0.5", linewidth=1, linestyle="--", label="as good")
     _scatter(axes, points, "clients", figures.BLUE)
     axes.set_xlabel(f"{client_curves.label_of(name)} at the server's model")
     axes.set_ylabel(f"{client_curves.label_of(name)} at the {model}")
-    axes.set_title(f"{model} better for {better:.0%} of {len(points.x):,} clients", fontsize="medium")
+    axes.set_title(client_curves.say_better(name, model, points), fontsize="medium")
     axes.legend(**figures.LEGEND)
     return axes
 
@@ -100,7 +97,7 @@ def plot_client_sizes(run: RunRecord, name: str | None = None, *, axes: Any = No
     axes.set_xlabel("rows of the client")
     if curves.is_wide(sizes):
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
+        figures.log_ticks(axes.xaxis, sizes)
     return axes
 
 

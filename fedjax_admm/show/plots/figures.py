@@ -139,18 +139,23 @@ def whole_ticks(axis: Any) -> None:
 
 def _set_scale(axes: Any, scale: str, may_be_log: bool) -> None:
     """Logarithmic if asked for, or where the lines span so much that a linear one would flatten most of them."""
-    from matplotlib import ticker
-
     together = axes.get_shared_y_axes().get_siblings(axes)
     values = np.concatenate([line.get_ydata() for each in together for line in each.lines])
     if scale == "linear" or (scale == "auto" and not (may_be_log and is_wide(values))):
         axes.set_yscale("linear")
         return
     axes.set_yscale("log")
+    log_ticks(axes.yaxis, values)
+
+
+def log_ticks(axis: Any, values: np.ndarray) -> None:
+    """Ticks of a logarithmic axis over these values, above 0."""
+    from matplotlib import ticker
+
     if values.max() < 1000 * values.min():  # powers of ten alone would be one or two ticks
-        axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")  # 0.1 rather than 10^-1
-    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")  # 0.1 rather than 10^-1
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def _legend(axes: Any) -> None:

@@ -21,8 +21,8 @@ def plot_response(tuning: Tuning, x: str | None = None, y: str | None = None, *,
     """Plots a tuning's scores against one or two of its numbers; returns matplotlib's axes.
 
     A score is the mean over seeds at the last rung that its setting reached. If settings differ only in other numbers,
-    the line and the colours show the best. Settings that did not run to the last rung are drawn hollow or in italics,
-    and those that diverged as a cross.
+    the line and the colours show the best. Settings that did not run to the last rung are drawn hollow, small or in
+    italics, and those that diverged as a cross.
 
     Args:
         tuning: What `fa.tune` returned.
@@ -74,7 +74,7 @@ def _set_axis(axes: Any, which: str, name: str, places: np.ndarray, words: list[
         getattr(axes, f"set_{which}ticks")(range(len(words)), words)
     elif places.min() > 0 and is_wide(places):
         getattr(axes, f"set_{which}scale")("log")
-        getattr(axes, f"{which}axis").set_major_formatter("{x:g}")  # 0.1 rather than 10^-1
+        figures.log_ticks(getattr(axes, f"{which}axis"), places)
 
 
 def _draw_line(axes: Any, tuning: Tuning, chosen: list[int], x: str) -> None:

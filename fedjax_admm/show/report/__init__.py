@@ -26,7 +26,7 @@ from ...results.curves import NamedRuns
 from ...results.tables import Table
 from ...results.tuning import Tuning
 from ...storage.comparison_directory import CELLS, read_comparison
-from ...storage.run_directory import StoredRun, read_run
+from ...storage.stored_run import StoredRun, read_run
 from ...storage.tuning_directory import TUNING, read_tuning
 from ..plots.figures import close
 from . import charts, clients, heatmap
@@ -133,7 +133,7 @@ def _response(tuning: Tuning) -> str:
     close(axes.figure)
     data = base64.b64encode(file.getvalue()).decode()
     text = f"{tuning.objective.title} over {axes.get_xlabel()}, {axes.get_ylabel()}"
-    caption = "The response: hollow or in italics what was dropped before the last rung, a cross what diverged"
+    caption = "The response: hollow, small or in italics what was dropped before the last rung, a cross what diverged"
     image = f'<img alt="{escape(text)}" src="data:image/png;base64,{data}" style="max-width: 100%">'
     return f"<h3>Response</h3><figure><figcaption>{caption}</figcaption>{image}</figure>"
 

@@ -98,11 +98,9 @@ def _pictures(run: RunRecord) -> list[str]:
     pictures = []
     if f"{PERSONAL}{name}" in metrics:
         _, model, points = client_curves.own_against_server(run, name)
-        less = look_up(name).less_is_better
-        better = np.mean(points.y < points.x if less else points.y > points.x)
         pictures.append(
             _picture(
-                f"Own model better for {better:.0%} of {len(points.x):,} clients",
+                client_curves.say_better(name, model, points).capitalize(),
                 {model: points},
                 f"{label_of(name)} at the server's model",
                 f"{label_of(name)} at the own model",
