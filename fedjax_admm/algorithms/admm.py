@@ -303,28 +303,27 @@ def fedadmm(
 
     Args:
         local: How a client solves its subproblem.
-        penalty: The initial penalty beta_i^0 above 0, a number or one per client [clients].
+        penalty: beta_i^0 above 0, a number or one per client [clients].
         delta: The server's memory, at least 0.
-        criterion: When a local solve may stop early; by default it runs to its maximum of epochs.
+        criterion: When a local solve may stop early; by default it does its maximum of epochs.
         penalty_rule: How beta_i changes after a solve; by default not at all.
-        unselected_penalty: The penalty with which the server counts a client that was not selected: its "current" one
-            (Algorithm 3 taken literally; u and lambda have to be sent separately, so 2 n + 1 floats up) or the one
-            last "sent" (n + 1 floats up). By default "sent" without a penalty rule, when the two are the same, and
-            otherwise "current".
-        heard: Which clients the server counts: "all" from the start, as in the paper, with z^0 for a client that was
-            never selected; or "only" those that have sent something. With large populations "all" slows the server
-            down: a round moves it at most by the cohort's share of all clients. With every client in every round there
-            is no difference.
-        forgetting: The factor, above 0 and at most 1, by which a client's message counts less in each later round. 1
-            forgets nothing. Below 1 the first rounds are faster, but z does not converge: it keeps the noise from the
-            choice of clients. With "auto" the server chooses a factor for each round, from how far and how unanimously
-            the clients' messages lead away from what it remembers (the rule is in `fading`): small at first, then 1.
-            "auto" takes 4 more floats up and 1 more down. If heard or forgetting is not the paper's, "current"
-            penalties need 2 n + 2 floats up.
-        server_step: eta above 0 of Gong et al., whose server keeps no sums but moves along the selected clients' mean
+        unselected_penalty: With which penalty the server counts a client that it did not select: its "current" one
+            (Algorithm 3 read literally; needs u and lambda apart, so 2 n + 1 floats up) or the one last "sent"
+            (n + 1 floats up). By default "sent" without a penalty rule, where they are the same, else "current".
+        heard: The clients that the server counts: "all" from the start, as in the paper, where one that was never
+            selected stands at z^0; or "only" those that it has heard from. With large populations "all" holds the
+            server back: a round moves it by the cohort's share of the clients at most. With every client in every round
+            there is no difference.
+        forgetting: The factor, above 0 and at most 1, by which a client's message counts less with every round since.
+            1 forgets nothing. Below 1 the first rounds are faster, but z does not settle: it keeps the noise of which
+            clients were selected. Where either is not the paper's, "current" penalties need 2 n + 2 floats up. "auto"
+            lets the server find out a factor for each round, from how far and how unanimously its clients' messages
+            lead away from what it remembers (`fading` has the rule): small at first, then 1. It takes 4 floats more
+            up and 1 more down.
+        server_step: eta above 0 of Gong et al., whose server keeps no sums but steps along the selected clients' mean
             change: z^{k+1} = z^k + eta sum alpha_i beta_i Delta_i / sum alpha_i beta_i, where Delta_i is the change of
-            u_i - lambda_i / beta_i. With equal weights and penalties, eta = |S| / m gives the average over all m
-            clients, which is also what None computes. A larger eta is faster at first but does not converge.
+            u_i - lambda_i / beta_i. With equal weights and penalties, eta = |S| / m is the average over all m clients,
+            which is what None computes. A larger one is faster at first and does not converge.
         server_prox: The proximal map of a term g that is added to the clients' losses (Wang, Marella and Anderson):
             `fa.prox.l1(weight)`, `l2`, `box`, `nonnegative` or a function (params, step) -> params. It is applied to
             z^{k+1} with step 1 / ((1 + delta) sum alpha_i beta_i).
@@ -406,16 +405,14 @@ def fedadmm_in(
     Args:
         local: How a client solves its subproblem.
         penalty: beta_i above 0, a number or one per client [clients].
-        c: The modulus of strong convexity c_i of the clients' losses, a number or one per client [clients]. A larger c
-            stops earlier.
+        c: The modulus of strong convexity c_i of the clients' losses, a number or one per client [clients].
         delta: The server's memory, at least 0.
-        reference: Where the residual is measured that the criterion compares with: "server", z^k, or "client", u_i^k.
-        residual: How the residual is measured: "exact", "epoch_mean" or "verified" (see `criteria`).
-        sigma_factor: Sigma as a fraction of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.
-        criterion: Another criterion instead of (3.7); c, reference, residual and sigma_factor are then not used.
-        heard: Whether the server counts "all" clients from the start, or "only" those that have sent something; see
-            `fedadmm`.
-        forgetting: The factor by which a message counts less in each later round, or "auto"; see `fedadmm`.
+        reference: The criterion compares with the residual at "server", z^k, or at "client", u_i^k.
+        residual: How the residual is obtained: "exact", "epoch_mean" or "verified" (see `criteria`).
+        sigma_factor: Sigma is this share of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.
+        criterion: Another criterion instead; c, reference, residual and sigma_factor are then not used.
+        heard: Whether the server counts "all" clients from the start or "only" those heard from, see `fedadmm`.
+        forgetting: The factor by which a message counts less with every round since, or "auto", see `fedadmm`.
 
     >>> fedadmm_in(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0, reference="client").criterion.c
     0.01

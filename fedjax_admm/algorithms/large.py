@@ -21,20 +21,19 @@ def fedadmm_large(
     forgetting: float | str = "auto",
     criterion: Criterion | None = None,
 ) -> FedADMM:
-    """FedADMM for large populations: the server counts only clients that have sent something, forgets old messages,
-    and chooses the penalty.
+    """FedADMM for large populations: the server counts whom it has heard, forgets by itself, and finds the penalty.
 
-    It is `fedadmm(heard="only", forgetting="auto", penalty_rule=penalties.stiffness(share))`, with solves that stop
-    when the epoch's mean residual is a tenth of the residual at z. It is not a method of the paper.
+    It is `fedadmm(heard="only", forgetting="auto", penalty_rule=penalties.stiffness(share))` with solves that end when
+    the epoch's mean residual is a tenth of that at z. Not a method of the paper's.
 
     Args:
         local: How a client solves its subproblem.
-        penalty: The penalty beta_i^0 of the first round, above 0, a number or one per client [clients].
-        share: The penalty as a fraction of the clients' stiffness, above 0 (see `penalties.stiffness`).
-        heard: Whether the server counts "only" clients that have sent something, or "all".
-        forgetting: How the server forgets old messages: "auto" or a factor (see `fedadmm`).
-        criterion: When a local solve may stop. Stiffness is only measured by a criterion that measures the residual at
-            z, such as `relative_residual` with reference="server"; with any other, penalties stay as they are.
+        penalty: beta_i^0 above 0, with which the first round is solved, a number or one per client [clients].
+        share: The penalty as a share of the clients' stiffness, above 0 (see `penalties.stiffness`).
+        heard: Whether the server counts "only" clients that it has heard from, or "all".
+        forgetting: How it forgets, "auto" or a factor (see `fedadmm`).
+        criterion: When a local solve may stop. With one that does not look at z, as `relative_residual` with
+            reference="server" does, stiffness is not measured: penalties then stay as they are.
 
     >>> fedadmm_large(LocalSolver(learning_rate=0.1, max_epochs=5)).heard
     'only'

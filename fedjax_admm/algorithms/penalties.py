@@ -367,26 +367,24 @@ def spectral(
 
 
 def stiffness(share: Any = 0.1, *, bounds: tuple[Any, Any] = BOUNDS) -> Stiffness:
-    """All clients' penalties are a given fraction of the stiffness that their solves have shown, which the server
-    averages.
+    """All clients' penalties are a share of the stiffness that the clients' solves have shown, pooled by the server.
 
     A solve that ends at u+ has bent the subproblem's gradient from e(z) to about 0 over ||u+ - z||, so
 
         stiffness_i = ||e_i(z)|| / ||u_i+ - z|| - beta_i
 
-    is the curvature of the client's loss along its path or, if the local work ended earlier, the curvature for which
-    that much work would have sufficed. One solve is enough to measure it, so clients that take part only once, as in
-    large populations, contribute too. Each client proposes to multiply the level by share * stiffness_i / beta_i,
-    limited to a factor of ten. The server averages the logarithms of the proposals over clients and, with weights that
-    grow by one per round, over rounds, and sends the new level with its parameters. Then beta_i = level * the client's
-    initial penalty. If losses are multiplied by s, so are the penalties.
+    is the curvature of the client's loss along its way, or, where the local work ended first, what that work was as
+    good as. One solve shows it, so a client that is heard once in a run, as in large populations, has its say. Each
+    proposes to change the level by the factor share * stiffness_i / beta_i, at most tenfold; the server averages the
+    proposals' logarithms over clients, and over rounds with weights that grow by one a round, and sends the new level
+    with its parameters. beta_i = level * the client's first penalty. Losses times s make penalties times s.
 
-    The rule needs a criterion that measures the residual at z, `relative_residual` with reference="server", and counts
-    clients with the penalty last "sent". A client sends two more floats and receives one more.
+    It needs a criterion that looks at z, `relative_residual` with reference="server", and counts clients with the
+    penalty last "sent". A client sends two floats more and receives one more.
 
     Args:
-        share: The penalty as a fraction of the stiffness, above 0. About 1 is good for nearly exact solves of
-            quadratics, 0.1 or less for classification with few local epochs.
+        share: The penalty as a share of the stiffness, above 0. Near-exact solves of quadratics like about 1,
+            classification with few local epochs 0.1 or less.
         bounds: The lowest and the highest penalty, each above 0, a number or one per client [clients].
 
     Returns:
