@@ -29,7 +29,10 @@ def fedavgm(
     server_momentum: float = 0.9,
     criterion: Criterion | None = None,
 ) -> Averaging:
-    """FedAvgM: the server's step has momentum, v+ = beta v + Delta and z+ = z + eta v+.
+    """FedAvgM: the server's step has momentum.
+
+        v+ = beta v + Delta,
+        z+ = z + eta v+.
 
     Delta = sum alpha_i (u_i+ - z) / sum alpha_i over the selected clients, and v = 0 at the start.
 
@@ -54,7 +57,11 @@ def fedadagrad(
     server_tau: float = 1e-3,
     criterion: Criterion | None = None,
 ) -> Averaging:
-    """FedAdagrad: m+ = beta1 m + (1 - beta1) Delta, v+ = v + Delta^2, z+ = z + eta m+ / (sqrt(v+) + tau).
+    """FedAdagrad: the server's steps adapt to the squares of all updates so far.
+
+        m+ = beta1 m + (1 - beta1) Delta,
+        v+ = v + Delta^2,
+        z+ = z + eta m+ / (sqrt(v+) + tau).
 
     Delta is as in `fedavgm`; m = 0 and v = tau^2 at the start.
 
@@ -81,7 +88,9 @@ def fedadam(
     server_tau: float = 1e-3,
     criterion: Criterion | None = None,
 ) -> Averaging:
-    """FedAdam: FedAdagrad with v+ = beta2 v + (1 - beta2) Delta^2.
+    """FedAdam: FedAdagrad with a running mean of the squares.
+
+        v+ = beta2 v + (1 - beta2) Delta^2.
 
     As in the paper, without Adam's usual bias correction, so with a large beta1 the first steps are short.
 
@@ -106,7 +115,9 @@ def fedyogi(
     server_tau: float = 1e-3,
     criterion: Criterion | None = None,
 ) -> Averaging:
-    """FedYogi: FedAdam with v+ = v - (1 - beta2) Delta^2 sign(v - Delta^2).
+    """FedYogi: FedAdam with squares that decrease more slowly.
+
+        v+ = v - (1 - beta2) Delta^2 sign(v - Delta^2).
 
     Args:
         beta2: v moves by 1 - beta2 times the square; at least 0 and below 1.

@@ -71,7 +71,7 @@ def test_committed_outputs_are_whole_and_clean(path):
 def test_begins_with_what_it_shows_and_how_long_it_takes(path):
     first, *_ = read(path).cells
     assert first.cell_type == "markdown" and first.source.startswith("# ")
-    assert re.search(r"This notebook .*; it takes .* on two cores\.", first.source, re.DOTALL)
+    assert re.search(r"This notebook .*\. It takes .* on two cores\.", first.source, re.DOTALL)
     assert f'os.environ.get("{SIZE}", "full")' in code_cells(path)[0].source
 
 

@@ -320,7 +320,7 @@ def test_on_disk_there_is_a_report_and_a_command(tmp_path, capsys):
     assert all(f"{score:.6g}" in page for score in tuning.final_scores)
     for words, message in (
         ("--grid penalty", "--grid must be NAME=VALUES"),
-        ("--grid rate=1", "make_algorithm with rate=1: rate is not an argument of fedadmm_insa"),
+        ("--grid rate=1", "--grid: a name must be one of 'learning-rate', 'max-epochs'"),
         ("--grid penalty=log(1)", "a range must be log(LOW,HIGH)"),
         ("", "grid must have one name at least"),
     ):
