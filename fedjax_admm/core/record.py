@@ -93,13 +93,21 @@ def display_name(value: Any) -> str:
     return getattr(value, "display_name", type(value).__name__)
 
 
+def without_addresses(text: str) -> str:
+    """A representation in which functions are named and addresses left out.
+
+    >>> without_addresses("loss=<function squared at 0x7f00>, key=<object at 0x7f01>")
+    'loss=squared, key=<object>'
+    """
+    return re.sub(r" at 0x[0-9a-f]+", "", re.sub(r"<function ([^ ]+) at 0x[0-9a-f]+>", r"\1", text))
+
+
 def _with_names(show: Callable[[Any], str]) -> Callable[[Any], str]:
     """A dataclass's representation under the record's display name, without addresses, which differ in every run."""
 
     @functools.wraps(show)
     def shown(value: Any) -> str:
-        text = re.sub(r"<function ([^ ]+) at 0x[0-9a-f]+>", r"\1", show(value))
-        return display_name(value) + re.sub(r" at 0x[0-9a-f]+", "", text).removeprefix(type(value).__qualname__)
+        return display_name(value) + without_addresses(show(value)).removeprefix(type(value).__qualname__)
 
     return shown
 

@@ -16,7 +16,7 @@ from jax import Array
 
 from ..core import checks
 from ..core.columns import is_reserved
-from ..core.record import note, record, static
+from ..core.record import note, record, static, without_addresses
 from ..core.types import Params
 from ..data.federated import FederatedData
 from ..data.fields import check_rows, field_names, sample
@@ -112,8 +112,12 @@ class Problem:
         return other
 
     def __repr__(self) -> str:
-        metrics = "".join(f", metrics={name}" for name in [", ".join(name for name, _ in self.metrics)] if name)
-        return f"Problem({self.data!r}{metrics})"
+        parts = [repr(self.data), f"loss={self.loss!r}"]
+        if self.regularizer is not None:
+            parts.append(f"regularizer={self.regularizer!r}")
+        if self.metrics:
+            parts.append(f"metrics={', '.join(name for name, _ in self.metrics)}")
+        return f"Problem({without_addresses(', '.join(parts))})"
 
     @property
     def evaluated_data(self) -> FederatedData:

@@ -152,7 +152,7 @@ BAD = {
     "function traced": (algorithm(criterion(fields=("f",), f=staticmethod(len))), r"MyTolerance.f is len.*fa.static"),
     "criterion's record forgotten": (algorithm(Forgotten()), "Mine.criterion is a Forgotten.*write @fa.record above class Forgotten"),
     "criterion's member": (algorithm(criterion(without=("residual", "floor"))), "criterion must have residual and floor, which MyTolerance lacks"),
-    "word misspelt": (algorithm(criterion(residual="epochmean")), "MyTolerance.residual must be None or 'exact'.*did you mean 'epoch_mean'"),
+    "word misspelt": (algorithm(criterion(residual="epochmean")), "MyTolerance.residual must be one of None, 'exact'.*did you mean 'epoch_mean'"),
     "reference misspelt": (algorithm(criterion(reference="Server")), "MyTolerance.reference must be None or 'server' or 'client', got 'Server'"),
     "no tolerance returned": (algorithm(criterion(tolerance=returns(lambda p: None))), "MyTolerance.tolerance must return one number, .*got None"),
     "tolerance of a cohort": (algorithm(criterion(tolerance=returns(lambda p: jnp.ones(3)))), r"tolerance must .*got float64\[3\]"),

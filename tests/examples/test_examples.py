@@ -86,7 +86,7 @@ def test_algorithms_by_name():
     assert example.algorithm("fedavg").average == "all"  # as the paper's experiments
     assert example.algorithm("fedavg", average="selected").average == "selected"
     assert example.algorithm("fedadmm", penalty=2).delta == 0.0
-    with pytest.raises(ValueError, match="name must be .*'fedavg' or .* got 'fedsgd'"):
+    with pytest.raises(ValueError, match="name must be one of .*'fedavg', .* got 'fedsgd'"):
         example.algorithm("fedsgd")
 
 

@@ -23,7 +23,8 @@ from fedjax_admm.storage import parts, settings
 from fedjax_admm.storage.parts import CannotRecreate
 from fedjax_admm.storage.settings import describe, recreate
 
-NOT_SETTINGS = ("Server", "Evidence", "Memory", "Statistics", "Level", "Sent")  # records that runs make themselves
+# Records that runs make themselves.
+NOT_SETTINGS = ("Server", "Iterate", "Evidence", "Memory", "Statistics", "Level", "Sent")
 STORED = Path(__file__).parent / "data" / "fedjax_admm-0.1.0"
 
 
