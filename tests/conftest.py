@@ -29,6 +29,18 @@ if COMPILED_FAST and jax.__version_info__[:2] == (0, 10):  # another version may
     ).strip()
 
 
+MAPS = Path("/proc/self/maps")
+MANY_MAPS = 20_000  # of 65,530 that Linux lets a process have
+
+
+@pytest.fixture(autouse=True)
+def memory_maps():
+    """Programs compiled as users' are take so many memory maps that a module's would not fit into a process."""
+    yield
+    if not COMPILED_FAST and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY_MAPS:
+        jax.clear_caches()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def programs(request: pytest.FixtureRequest):
     """Programs are compiled fast rather than to be fast, and then forgotten.
