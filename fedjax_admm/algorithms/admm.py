@@ -30,6 +30,9 @@ from . import criteria, fading, penalties, prox
 from .criteria import Criterion
 from .local_solver import LocalSolver
 from .penalties import Evidence, PenaltyRule
+from .penalties.constant import Constant
+from .penalties.level import Level, pools
+from .penalties.rule import adapt, start_memory
 
 __all__ = ["fedadmm", "fedadmm_in", "fedadmm_insa"]
 
@@ -45,7 +48,7 @@ class Server:
     weight: PositiveSum  # sum_i alpha_i s_i beta_i
     last: Any = None  # int32, the round of which these are the sums, -1 at the start; None where none is needed
     memory: Any = None  # `fading.Memory`, where the server finds out how much to forget
-    level: Any = None  # `penalties.Level`, where the penalty rule has one
+    level: Any = None  # `Level`, where the penalty rule has one
 
 
 class Sent(NamedTuple):
@@ -87,7 +90,7 @@ class FedADMM:
         if self.relaxation is not None:
             return "FedDR"
         inexact = "" if self.criterion.residual is None else "In"
-        adaptive = "" if isinstance(self.penalty_rule, penalties.Constant) else "Sa"
+        adaptive = "" if isinstance(self.penalty_rule, Constant) else "Sa"
         return f"FedADMM-{inexact}{adaptive}".removesuffix("-")
 
     def init(self, params: Params, clients: Clients) -> Server:
@@ -100,7 +103,7 @@ class FedADMM:
         total = jax.tree.map(lambda leaf: (weight * leaf.astype(weight.dtype)).astype(leaf.dtype), params)
         memory = self.forgetting.start(weight.dtype) if self._finds_out else None
         last = None if self.forgetting is None or self._finds_out else jnp.int32(-1)
-        level = Apart(penalties.Level.start(weight.dtype)) if penalties.pools(self.penalty_rule) else None
+        level = Apart(Level.start(weight.dtype)) if pools(self.penalty_rule) else None
         return Server(RunningSum.of(total), PositiveSum.of(weight), last, memory, level)
 
     def start(self, params: Params, client: Client) -> Rows:
@@ -111,7 +114,7 @@ class FedADMM:
             "penalties": beta,
             "sent_penalties": beta,
         }
-        memory = penalties.start(self.penalty_rule, params)
+        memory = start_memory(self.penalty_rule, params)
         row |= {"rule": memory} if memory else {}
         row |= {} if self._counts_alike else {"message_rounds": jnp.int32(-1)}
         return row | ({"forgotten": jnp.int32(0)} if self._finds_out else {})
@@ -154,7 +157,7 @@ class FedADMM:
         duals = row["duals"] if self.local_rounds is None else solution.linear  # after all but the last local round
         duals = optax.tree.sub(duals, trees.scale(self.dual_step * beta, pull))  # (3.10b)
         seen = Evidence.of(solution, row["client_params"], row["duals"], duals, z, round)
-        new_beta, memory = penalties.adapt(self.penalty_rule, beta, seen, row.get("rule", {}))  # (3.15)
+        new_beta, memory = adapt(self.penalty_rule, beta, seen, row.get("rule", {}))  # (3.15)
 
         # What the server holds of this client changes from counted * u - lambda, or the share of it that still counts,
         # to sent * u+ - lambda+. With "current" it is counted with its new penalty only from after this round's average
@@ -189,7 +192,7 @@ class FedADMM:
             message["said"] = self.forgetting.say(z, sent_beta, fresh, past, held, client.weight, known)
             kept["forgotten"] = now
         rule: Any = self.penalty_rule
-        if penalties.pools(rule):
+        if pools(rule):
             proposal, known = rule.propose(beta, seen)
             message["level"] = jnp.where(known, jnp.stack([proposal, jnp.ones_like(proposal)]), 0)
         return message, kept
@@ -352,7 +355,7 @@ def fedadmm(
     0.0
     """
     if unselected_penalty is None:
-        constant = penalty_rule is None or penalty_rule == penalties.constant() or penalties.pools(penalty_rule)
+        constant = penalty_rule is None or penalty_rule == penalties.constant() or pools(penalty_rule)
         unselected_penalty = "sent" if constant or server_step is not None else "current"
     made = FedADMM(
         local=checks.part("local", local, ("step",), "fa.LocalSolver(...)"),
@@ -385,7 +388,7 @@ def _check_together(made: FedADMM) -> None:
     for name, given in others.items():
         if given and made.server_step is not None:
             raise ValueError(f"server_step is of a server without memory of its clients: leave {name} out")
-    if penalties.pools(made.penalty_rule):
+    if pools(made.penalty_rule):
         kind = type(made.penalty_rule).__name__.lower()
         if made.criterion.reference != "server":
             raise ValueError(

@@ -155,13 +155,24 @@ def test_describing_imports_nothing(trap):
 
 def test_every_record_of_an_algorithm_or_of_the_exchange_has_a_name_that_does_not_say_where_it_is():
     for package in (algorithms, exchange):
-        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(found.name)
             for name, kind in vars(module).items():
                 here = getattr(kind, "__module__", None) == module.__name__
                 if here and isinstance(kind, type) and is_dataclass(kind) and name not in NOT_SETTINGS:
                     assert parts.name_part(kind) == f"fedjax_admm:{kind.__name__}"
                     assert parts.RECORDS[f"fedjax_admm:{kind.__name__}"] is kind
+
+
+def test_a_record_may_be_named_with_where_it_is_or_was():
+    """Versions before a module became a package named the module; a name below a record's module is none of its."""
+    rule = fa.penalties.spectral()
+    fields = {key: value for key, value in describe(rule).items() if key != "record"}
+    for module in ("fedjax_admm.algorithms.penalties", "fedjax_admm.algorithms.penalties.spectral"):
+        assert recreate({"record": f"{module}:Spectral", **fields}) == rule
+    for module in ("fedjax_admm.algorithms.pen", "fedjax_admm.algorithms.penalties.constant", "algorithms.penalties"):
+        with pytest.raises(CannotRecreate):
+            recreate({"record": f"{module}:Spectral", **fields})
 
 
 def test_every_optimizer_of_the_list_is_found_again():
