@@ -17,16 +17,11 @@ from ..exchange.faults import Faults
 from ..problems.evaluated_rows import check_evaluate
 from ..problems.problem import Problem
 from ..results.history import Result
+from ..storage.description import describe
+from ..storage.digests import digest
 from ..storage.run_directory import NoDirectory, RunDirectory
 from ..storage.run_files import SETTINGS, as_folder, check_place
-from ..storage.settings import (
-    describe,
-    describe_algorithm,
-    describe_conditions,
-    describe_evaluation,
-    describe_problem,
-    digest,
-)
+from ..storage.settings import describe_algorithm, describe_conditions, describe_evaluation, describe_problem
 from .arguments import check_conditions
 from .client_evaluation import ClientEvaluation, check_client_evaluation
 from .interrupts import Interrupts

@@ -176,6 +176,12 @@ def find_part(name: Any, trust: Sequence[str] = ()) -> Any:
     return part
 
 
+def renew_names(described: Mapping[str, Any]) -> dict[str, Any]:
+    """A description with the names that this version gives."""
+    names = {key: described.get(key) for key in ("record", "function")}
+    return dict(described) | {key: current_name(name) for key, name in names.items() if isinstance(name, str)}
+
+
 def move_fields(described: Mapping[str, Any]) -> dict[str, Any]:
     """A described record with a present name, its fields where this version has them.
 

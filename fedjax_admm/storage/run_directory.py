@@ -35,10 +35,10 @@ from ..core.files import DamagedFileError, overwrite_json, read_json, refuse_lin
 from ..core.vocabulary import RunStatus, Solves
 from ..engine import processes
 from ..results.history import DivergenceError
-from . import settings as settings_module
 from .checkpoints import Checkpoints
 from .checksums import REBUILD, Checksums, refuse_damage
 from .client_files import CLIENT_METRICS, ClientFiles, Evaluations
+from .differences import differences, is_longer, refuse_differences
 from .growing_files import HistoryFile, Row, SolvesFile, read_history, sync
 from .run_files import (
     ENVIRONMENT,
@@ -137,7 +137,7 @@ class RunDirectory:
             before = stored_status(self.path)
             self._status = before["status"]
             stored = read_run_settings(self.path)
-            longer = settings_module.is_longer(stored, settings, begun_with(self.path))
+            longer = is_longer(stored, settings, begun_with(self.path))
             _refuse_differences(self.path, {**settings, "rounds": stored["rounds"]} if longer else settings)
             if self._status == RunStatus.DIVERGED:
                 raise DivergenceError(before["round"], before["quantity"], read_history(self.path / HISTORY))
@@ -433,6 +433,6 @@ def _warn(text: str) -> None:
 def _refuse_differences(path: Path, now: Mapping[str, Any]) -> None:
     last = begun_with(path)
     if last != versions():
-        changed = ", ".join(settings_module.differences(last, versions()))
+        changed = ", ".join(differences(last, versions()))
         warnings.warn(f"{path} was made with other versions ({changed}): the rest may differ in rounding", stacklevel=5)
-    settings_module.refuse_differences(path, "run", read_run_settings(path), now, last)
+    refuse_differences(path, "run", read_run_settings(path), now, last)

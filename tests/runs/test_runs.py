@@ -29,8 +29,9 @@ import fedjax_admm as fa
 from fedjax_admm.core import environment
 from fedjax_admm.runs import loggers
 from fedjax_admm.storage import checkpoints, growing_files, run_directory
+from fedjax_admm.storage.description import describe, recreate
+from fedjax_admm.storage.digests import computation
 from fedjax_admm.storage.growing_files import HistoryFile
-from fedjax_admm.storage.settings import computation, describe, recreate
 
 ROOT = Path(__file__).parents[2]
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)

@@ -19,9 +19,9 @@ from fedjax_admm import algorithms, exchange
 from fedjax_admm.cli import main
 from fedjax_admm.core import environment
 from fedjax_admm.runs.resume import remake_problem
-from fedjax_admm.storage import parts, settings
+from fedjax_admm.storage import differences, parts
+from fedjax_admm.storage.description import describe, recreate
 from fedjax_admm.storage.parts import CannotRecreate
-from fedjax_admm.storage.settings import describe, recreate
 
 # Records that runs make themselves.
 NOT_SETTINGS = ("Server", "Iterate", "Evidence", "Memory", "Statistics", "Level", "Sent")
@@ -282,7 +282,7 @@ def test_a_comparison_that_is_reached_by_a_link_is_read(tmp_path):
 @pytest.mark.parametrize("kind", ["run", "comparison"])
 def test_runs_and_comparisons_refuse_the_same_differences(kind):
     def refuse(there, now, made_with=None):
-        settings.refuse_differences("here", kind, there, now, made_with or environment.versions())
+        differences.refuse_differences("here", kind, there, now, made_with or environment.versions())
 
     problem = {"recipe": {"example": "a", "arguments": {"data_dir": "x", "n": 1}}, "computes": {"loss": "1"}}
     moved = {"recipe": {"example": "a", "arguments": {"data_dir": "y", "n": 1}}, "computes": {"loss": "1"}}
@@ -301,5 +301,5 @@ def test_a_field_that_came_later_has_its_default():
     now = describe(fa.fedadmm_insa(fa.LocalSolver(0.1)))
     there = json.loads(json.dumps(now))
     del there["local"]["batch_size"]
-    settings.refuse_differences("here", "run", {"algorithm": there}, {"algorithm": now}, environment.versions())
+    differences.refuse_differences("here", "run", {"algorithm": there}, {"algorithm": now}, environment.versions())
     assert jax.tree.structure(recreate(there)) == jax.tree.structure(recreate(now))
