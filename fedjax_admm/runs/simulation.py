@@ -18,8 +18,9 @@ from ..core import checks, randomness, trees
 from ..core.client_statistics import PERSONAL
 from ..core.vocabulary import Solves, State
 from ..engine import host_data, placement, processes
+from ..engine.client_sample import check_sample, sample_of
 from ..engine.devices import on_one_device
-from ..engine.every_client import OWN, EveryClient, check_sample, sample_of
+from ..engine.every_client import OWN, EveryClient
 from ..engine.execution import Execution
 from ..engine.ledger import RoundInfo
 from ..engine.memory import lane_bytes, size_of
