@@ -11,12 +11,12 @@ from .algorithms import criteria as criteria
 from .algorithms import penalties as penalties
 from .algorithms import prox as prox
 from .algorithms import server_optimizers as server_optimizers
-from .algorithms.admm import fedadmm as fedadmm
-from .algorithms.admm import fedadmm_in as fedadmm_in
-from .algorithms.admm import fedadmm_insa as fedadmm_insa
 from .algorithms.averaged import averaged as averaged
 from .algorithms.averaging import fedavg as fedavg
 from .algorithms.averaging import fedprox as fedprox
+from .algorithms.fedadmm import fedadmm as fedadmm
+from .algorithms.fedadmm import fedadmm_in as fedadmm_in
+from .algorithms.fedadmm import fedadmm_insa as fedadmm_insa
 from .algorithms.feddr import feddr as feddr
 from .algorithms.feddyn import feddyn as feddyn
 from .algorithms.fednova import fednova as fednova

@@ -28,8 +28,6 @@ PLACE = re.compile(r"^\{\{ (\w+)(?: (\S+))? \}\}$", re.MULTILINE)
 MENTION = re.compile(r"(?<![\[`])`fa\.([a-zA-Z_.]+)([^`]*)`(?![\]`])")
 FENCE = re.compile(r"(^```.*?^```$|^#+ [^\n]*$)", re.DOTALL | re.MULTILINE)
 HELPERS = {  # what only the package itself calls
-    "criteria": {"checked"},
-    "penalties": {"Level", "adapt", "bounds_of", "count_at_bound", "pools", "start"},
     "prox": {"Own", "checked"},
 }
 

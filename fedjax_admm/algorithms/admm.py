@@ -1,4 +1,4 @@
-"""FedADMM, FedADMM-In and FedADMM-InSa: one method with different parts.
+"""FedADMM, FedADMM-In and FedADMM-InSa: one method with different parts. `fedadmm` makes it.
 
 Song, Wang and Zuazua, "FedADMM-InSa: An Inexact and Self-Adaptive ADMM for Federated Learning", Algorithms 1
 to 3. They differ in the criterion that ends a local solve, in the rule by which a client's penalty changes, and
@@ -21,17 +21,18 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from ..core import checks, trees
+from ..core import trees
 from ..core.record import record, static
 from ..core.sums import Apart, PositiveSum, RunningSum
 from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
-from . import criteria, fading, penalties, prox
+from . import fading
 from .criteria import Criterion
 from .local_solver import LocalSolver
 from .penalties import Evidence, PenaltyRule
-
-__all__ = ["fedadmm", "fedadmm_in", "fedadmm_insa"]
+from .penalties.constant import Constant
+from .penalties.level import Level, pools
+from .penalties.rule import adapt, start_memory
 
 
 @record
@@ -45,7 +46,7 @@ class Server:
     weight: PositiveSum  # sum_i alpha_i s_i beta_i
     last: Any = None  # int32, the round of which these are the sums, -1 at the start; None where none is needed
     memory: Any = None  # `fading.Memory`, where the server finds out how much to forget
-    level: Any = None  # `penalties.Level`, where the penalty rule has one
+    level: Any = None  # `Level`, where the penalty rule has one
 
 
 class Sent(NamedTuple):
@@ -87,7 +88,7 @@ class FedADMM:
         if self.relaxation is not None:
             return "FedDR"
         inexact = "" if self.criterion.residual is None else "In"
-        adaptive = "" if isinstance(self.penalty_rule, penalties.Constant) else "Sa"
+        adaptive = "" if isinstance(self.penalty_rule, Constant) else "Sa"
         return f"FedADMM-{inexact}{adaptive}".removesuffix("-")
 
     def init(self, params: Params, clients: Clients) -> Server:
@@ -100,7 +101,7 @@ class FedADMM:
         total = jax.tree.map(lambda leaf: (weight * leaf.astype(weight.dtype)).astype(leaf.dtype), params)
         memory = self.forgetting.start(weight.dtype) if self._finds_out else None
         last = None if self.forgetting is None or self._finds_out else jnp.int32(-1)
-        level = Apart(penalties.Level.start(weight.dtype)) if penalties.pools(self.penalty_rule) else None
+        level = Apart(Level.start(weight.dtype)) if pools(self.penalty_rule) else None
         return Server(RunningSum.of(total), PositiveSum.of(weight), last, memory, level)
 
     def start(self, params: Params, client: Client) -> Rows:
@@ -111,9 +112,9 @@ class FedADMM:
             "penalties": beta,
             "sent_penalties": beta,
         }
-        memory = penalties.start(self.penalty_rule, params)
+        memory = start_memory(self.penalty_rule, params)
         row |= {"rule": memory} if memory else {}
-        row |= {} if self._counts_alike else {"message_rounds": jnp.int32(-1)}
+        row |= {} if self.counts_alike else {"message_rounds": jnp.int32(-1)}
         return row | ({"forgotten": jnp.int32(0)} if self._finds_out else {})
 
     def broadcast(self, params: Params, server: Server, round: Round) -> Any:
@@ -154,7 +155,7 @@ class FedADMM:
         duals = row["duals"] if self.local_rounds is None else solution.linear  # after all but the last local round
         duals = optax.tree.sub(duals, trees.scale(self.dual_step * beta, pull))  # (3.10b)
         seen = Evidence.of(solution, row["client_params"], row["duals"], duals, z, round)
-        new_beta, memory = penalties.adapt(self.penalty_rule, beta, seen, row.get("rule", {}))  # (3.15)
+        new_beta, memory = adapt(self.penalty_rule, beta, seen, row.get("rule", {}))  # (3.15)
 
         # What the server holds of this client changes from counted * u - lambda, or the share of it that still counts,
         # to sent * u+ - lambda+. With "current" it is counted with its new penalty only from after this round's average
@@ -162,7 +163,7 @@ class FedADMM:
         current = self.unselected_penalty == "current"
         sent_beta = counted if current else beta
         held, held_duals = counted if self.server_step is None else beta, row["duals"]
-        if not self._counts_alike:
+        if not self.counts_alike:
             share = self._share(row, now)
             held, held_duals = share * counted, trees.scale(share, row["duals"])
         # Each difference by itself: beside duals of any size, what a small penalty changes would be rounded away.
@@ -171,7 +172,7 @@ class FedADMM:
         if current:
             growth = new_beta - counted
             message |= {"weight": growth, "after": trees.scale(growth, u)}
-            message |= {} if self._counts_alike else {"before": counted - held}
+            message |= {} if self.counts_alike else {"before": counted - held}
         else:
             message["weight"] = sent_beta - held if self.server_step is None else beta
         kept = {
@@ -181,7 +182,7 @@ class FedADMM:
             "sent_penalties": new_beta if current else beta,
         }
         kept |= {"rule": memory} if "rule" in row else {}
-        kept |= {} if self._counts_alike else {"message_rounds": round.number}
+        kept |= {} if self.counts_alike else {"message_rounds": round.number}
         if self._finds_out:
             fresh = optax.tree.sub(trees.scale(sent_beta, u), duals)
             past = optax.tree.sub(trees.scale(held, row["client_params"]), held_duals)
@@ -189,7 +190,7 @@ class FedADMM:
             message["said"] = self.forgetting.say(z, sent_beta, fresh, past, held, client.weight, known)
             kept["forgotten"] = now
         rule: Any = self.penalty_rule
-        if penalties.pools(rule):
+        if pools(rule):
             proposal, known = rule.propose(beta, seen)
             message["level"] = jnp.where(known, jnp.stack([proposal, jnp.ones_like(proposal)]), 0)
         return message, kept
@@ -234,7 +235,7 @@ class FedADMM:
         return jax.tree.map(lambda z, change: z + (length * change).astype(z.dtype), z, total["change"])
 
     @property
-    def _counts_alike(self) -> bool:
+    def counts_alike(self) -> bool:
         """Whether a message counts the same however old it is, and before a client's first one as if there were one."""
         return self.heard == "all" and self.forgetting is None
 
@@ -269,7 +270,7 @@ class FedADMM:
         if self.server_step is not None:
             return server
         now = server.memory.forgotten if self._finds_out else server.last
-        alpha = client.weight if self._counts_alike else client.weight * self._share(row, now)
+        alpha = client.weight if self.counts_alike else client.weight * self._share(row, now)
         weight = alpha * row["sent_penalties"]
         total = server.total.add(trees.scale(weight, row["client_params"]))
         # The duals stay when penalties shrink, and cancel each other: of them no digit may be lost.
@@ -281,203 +282,3 @@ class FedADMM:
 def _opened(sent: Any) -> Sent:
     """What the server sent, whether or not it was z alone."""
     return sent if isinstance(sent, Sent) else Sent(sent)
-
-
-def fedadmm(
-    local: LocalSolver,
-    penalty: Any = 1.0,
-    *,
-    delta: float = 0.0,
-    criterion: Criterion | None = None,
-    penalty_rule: PenaltyRule | None = None,
-    unselected_penalty: str | None = None,
-    heard: str = "all",
-    forgetting: float | str = 1.0,
-    server_step: float | None = None,
-    server_prox: Any = None,
-    dual_step: Any = 1.0,
-    start: str = "server",
-    local_rounds: int = 1,
-) -> FedADMM:
-    """FedADMM (Algorithm 1), and by its arguments every mixture of the paper's parts.
-
-    Each selected client solves its local problem, starting from z^k, until its maximum of epochs or until the
-    criterion holds, and then updates its dual:
-
-        min_u f_i(u) - <lambda_i, u - z^k> + beta_i / 2 ||u - z^k||^2,
-        lambda_i+ = lambda_i - beta_i (u_i+ - z^k).
-
-    The server averages what it knows of all clients, and keeps a little of its previous model:
-
-        z_hat = sum_i alpha_i (beta_i u_i - lambda_i) / sum_i alpha_i beta_i,
-        z^{k+1} = (z_hat + delta z^k) / (1 + delta).
-
-    Args:
-        local: How a client solves its subproblem.
-        penalty: The initial penalty beta_i^0 above 0, a number or one per client [clients].
-        delta: The server's memory, at least 0 in the paper. Between -1/2 and 0 the server over-relaxes: it goes beyond
-            z_hat, z^{k+1} = z^k + (z_hat - z^k) / (1 + delta).
-        criterion: When a local solve may stop early; by default it runs to its maximum of epochs.
-        penalty_rule: How beta_i changes after a solve; by default not at all.
-        unselected_penalty: The penalty with which the server counts a client that was not selected: its "current" one
-            (Algorithm 3 taken literally; u and lambda have to be sent separately, so 2 n + 1 floats up) or the one
-            last "sent" (n + 1 floats up). By default "sent" without a penalty rule, when the two are the same, and
-            otherwise "current".
-        heard: Which clients the server counts: "all" from the start, as in the paper, with z^0 for a client that was
-            never selected; or "only" those that have sent something. With large populations "all" slows the server
-            down: a round moves it at most by the cohort's share of all clients. With every client in every round there
-            is no difference.
-        forgetting: The factor, above 0 and at most 1, by which a client's message counts less in each later round. 1
-            forgets nothing. Below 1 the first rounds are faster, but z does not converge: it keeps the noise from the
-            choice of clients. With "auto" the server chooses a factor for each round, from how far and how unanimously
-            the clients' messages lead away from what it remembers (the rule is in `fading`): small at first, then 1.
-            "auto" takes 4 more floats up and 1 more down. "returning" also forgets what was said by clients that will
-            not be selected again; it suits methods whose result is `averaged`, and takes 5 more floats up. If heard or
-            forgetting is not the paper's, "current" penalties need 2 n + 2 floats up.
-        server_step: eta above 0 of Gong et al., whose server keeps no sums but moves along the selected clients' mean
-            change: z^{k+1} = z^k + eta sum alpha_i beta_i Delta_i / sum alpha_i beta_i, where Delta_i is the change of
-            u_i - lambda_i / beta_i. With equal weights and penalties, eta = |S| / m gives the average over all m
-            clients, which is also what None computes. A larger eta is faster at first but does not converge.
-        server_prox: The proximal map of a term g that is added to the clients' losses (Wang, Marella and Anderson):
-            `fa.prox.l1(weight)`, `l2`, `box`, `nonnegative` or a function (params, step) -> params. It is applied to
-            z^{k+1} with step 1 / ((1 + delta) sum alpha_i beta_i).
-        dual_step: a, at least 0, a number or one per client [clients]: lambda_i+ = lambda_i - a beta_i (u_i+ - z^k).
-        start: Where a solve starts: at the "server"'s z^k, or at the "client"'s own u_i^k.
-        local_rounds: k0 of Zhou and Li: how many times a selected client solves and updates its dual in a round, with
-            the same z^k, before it sends. Each solve has up to `max_epochs` epochs. The larger k0, the closer a round
-            with all clients is to a step of gradient descent, z^{k+1} = z^k - sum alpha_i grad f_i(z^k) / sum alpha_i
-            beta_i. A decaying tolerance decays with the rounds, not within one.
-
-    >>> fedadmm(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).delta
-    0.0
-    """
-    if unselected_penalty is None:
-        constant = penalty_rule is None or penalty_rule == penalties.constant() or penalties.pools(penalty_rule)
-        unselected_penalty = "sent" if constant or server_step is not None else "current"
-    made = FedADMM(
-        local=checks.part("local", local, ("step",), "fa.LocalSolver(...)"),
-        criterion=criteria.checked(criterion),
-        penalty_rule=checks.part("penalty_rule", penalty_rule or penalties.constant(), ("__call__",), "fa.penalties"),
-        penalty=checks.number("penalty", penalty, above=0, per_client=True),
-        delta=checks.number("delta", delta, above=-0.5),
-        unselected_penalty=checks.choice("unselected_penalty", unselected_penalty, ("current", "sent")),
-        heard=checks.choice("heard", heard, ("all", "only")),
-        forgetting=fading.checked(forgetting),
-        server_step=None if server_step is None else checks.number("server_step", server_step, above=0),
-        server_prox=prox.checked(server_prox),
-        dual_step=checks.number("dual_step", dual_step, at_least=0, per_client=True),
-        solve_start=checks.choice("start", start, ("server", "client")),
-        local_rounds=None if local_rounds == 1 else checks.integer("local_rounds", local_rounds, at_least=1),
-    )
-    _check_together(made)
-    return made
-
-
-def _check_together(made: FedADMM) -> None:
-    """Parts that leave each other nothing to do are refused."""
-    remembers = not made._counts_alike
-    others = {
-        "delta": not (isinstance(made.delta, float) and made.delta == 0),
-        "heard or forgetting": remembers,
-        "server_prox": made.server_prox is not None,
-        'unselected_penalty="current"': made.unselected_penalty == "current",
-    }
-    for name, given in others.items():
-        if given and made.server_step is not None:
-            raise ValueError(f"server_step is of a server without memory of its clients: leave {name} out")
-    if penalties.pools(made.penalty_rule):
-        kind = type(made.penalty_rule).__name__.lower()
-        if made.criterion.reference != "server":
-            raise ValueError(
-                f"penalty_rule {kind} measures at z: give criterion=fa.criteria.relative_residual(sigma=0.5)"
-            )
-        if made.unselected_penalty == "current":
-            raise ValueError(f'penalty_rule {kind} has one level for all: it needs unselected_penalty="sent"')
-        if made.local_rounds is not None:
-            raise ValueError(f"penalty_rule {kind} measures a round's one solve: leave local_rounds out")
-        if made.server_step is not None:
-            raise ValueError(f"server_step is of a server that finds nothing out: leave penalty_rule {kind} out")
-    if made.server_prox is not None and remembers:
-        raise ValueError('server_prox weighs its term against all clients: it needs heard="all" and forgetting=1')
-
-
-def fedadmm_in(
-    local: LocalSolver,
-    penalty: Any = 1.0,
-    *,
-    c: Any = 0.01,
-    delta: float = 0.01,
-    reference: str = "server",
-    residual: str = "exact",
-    sigma_factor: float = 0.999,
-    criterion: Criterion | None = None,
-    heard: str = "all",
-    forgetting: float | str = 1.0,
-) -> FedADMM:
-    """FedADMM-In (Algorithm 2): FedADMM with the paper's stopping criterion (3.7) for local solves.
-
-    Args:
-        local: How a client solves its subproblem.
-        penalty: beta_i above 0, a number or one per client [clients].
-        c: The modulus of strong convexity c_i of the clients' losses, a number or one per client [clients]. A larger c
-            stops earlier.
-        delta: The server's memory, above -1/2 (see `fedadmm`).
-        reference: Where the residual is measured that the criterion compares with: "server", z^k, or "client", u_i^k.
-        residual: How the residual is measured: "exact", "epoch_mean" or "verified" (see `criteria`).
-        sigma_factor: Sigma as a fraction of its bound sqrt2 / (sqrt2 + sqrt(beta / c)), below 1.
-        criterion: Another criterion instead of (3.7); c, reference, residual and sigma_factor are then not used.
-        heard: Whether the server counts "all" clients from the start, or "only" those that have sent something; see
-            `fedadmm`.
-        forgetting: The factor by which a message counts less in each later round, or "auto"; see `fedadmm`.
-
-    >>> fedadmm_in(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0, reference="client").criterion.c
-    0.01
-    """
-    relative = criteria.relative_residual(c=c, reference=reference, residual=residual, sigma_factor=sigma_factor)
-    criterion = relative if criterion is None else criterion
-    return fedadmm(local, penalty, delta=delta, criterion=criterion, heard=heard, forgetting=forgetting)
-
-
-def fedadmm_insa(
-    local: LocalSolver,
-    penalty: Any = 1.0,
-    *,
-    c: Any = 0.01,
-    delta: float = 0.01,
-    mu: float = 5.0,
-    tau: float = 2.0,
-    unselected_penalty: str = "current",
-    reference: str = "server",
-    residual: str = "exact",
-    sigma_factor: float = 0.999,
-    criterion: Criterion | None = None,
-    heard: str = "all",
-    forgetting: float | str = 1.0,
-) -> FedADMM:
-    """FedADMM-InSa (Algorithm 3): FedADMM-In with penalties that adapt to balance gap and movement (3.15).
-
-    The criterion's sigma follows each client's current penalty.
-
-    Args:
-        mu: The penalty changes if the client's gap to the server and penalty * movement differ by more than this
-            factor, above 1.
-        tau: The factor by which the penalty changes, above 1.
-        unselected_penalty: The penalty with which the server counts a client that was not selected: its "current" one
-            or the one last "sent"; see `fedadmm`.
-
-    The other arguments are `fedadmm_in`'s.
-
-    >>> fedadmm_insa(LocalSolver(learning_rate=0.1, max_epochs=5), penalty=1.0).penalty_rule.tau
-    2.0
-    """
-    relative = criteria.relative_residual(c=c, reference=reference, residual=residual, sigma_factor=sigma_factor)
-    return fedadmm(
-        local,
-        penalty,
-        delta=delta,
-        criterion=relative if criterion is None else criterion,
-        penalty_rule=penalties.residual_balancing(mu, tau),
-        unselected_penalty=unselected_penalty,
-        heard=heard,
-        forgetting=forgetting,
-    )

@@ -19,8 +19,10 @@ import numpy as np
 from ..core import checks, trees
 from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, LocalProgress, Received, Round, Solution, State, Subproblem
-from . import criteria, penalties
+from . import criteria
 from .base import Algorithm, RenewableSums, SeparateIterate, SilentRounds
+from .penalties import Evidence
+from .penalties.level import pools
 
 MEMBERS = ("init", "start", "broadcast", "subproblem", "reply", "aggregate", "local", "criterion")
 FORMER = ("subproblems", "update")  # what version 0.1 asked for, of all clients at once
@@ -168,8 +170,8 @@ def _check_rule(rule: Any, params: Params, zero: Any) -> None:
     if rule is None:
         return
     kind, none = type(rule).__name__, jnp.int32(0)
-    seen = penalties.Evidence(zero, zero, jnp.bool_(True), none, *[params] * 5, round=none, start_residual=zero)
-    if penalties.pools(rule):
+    seen = Evidence(zero, zero, jnp.bool_(True), none, *[params] * 5, round=none, start_residual=zero)
+    if pools(rule):
         proposed = check_values(f"{kind}.propose", rule.propose(zero, seen), ("proposal", "known"))
         check_number(f"{kind}.propose", proposed[0], (), "one number, the proposal")
         check_number(f"{kind}.propose", proposed[1], (), "whether there is one")

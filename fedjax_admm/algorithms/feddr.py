@@ -16,8 +16,9 @@ import dataclasses
 from typing import Any
 
 from ..core import checks
-from .admm import FedADMM, fedadmm
+from .admm import FedADMM
 from .criteria import Criterion
+from .fedadmm import fedadmm
 from .local_solver import LocalSolver
 
 __all__ = ["feddr"]

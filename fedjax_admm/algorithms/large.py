@@ -6,9 +6,9 @@ from typing import Any
 
 from ..core import checks
 from . import criteria, penalties
-from .admm import fedadmm
 from .averaged import Averaged, averaged
 from .criteria import Criterion
+from .fedadmm import fedadmm
 from .local_solver import LocalSolver
 
 __all__ = ["fedadmm_large"]

@@ -24,8 +24,8 @@ RELATIVE = {
 }
 MAKERS = {  # a new one is among them
     name: make
-    for name, make in vars(criteria).items()
-    if inspect.isfunction(make) and make.__module__ == criteria.__name__ and name not in ("checked", "run_to_maximum")
+    for name in criteria.__all__
+    if inspect.isfunction(make := getattr(criteria, name)) and name != "run_to_maximum"
 }
 NAMES = (FIXED, *RELATIVE, *MAKERS)
 

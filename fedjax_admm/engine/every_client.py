@@ -9,16 +9,15 @@ evaluated together, each with its own, wherever those live. Rows may be on the d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..core import checks, trees
+from ..core import trees
 from ..core.client_statistics import PERSONAL
 from ..data.federated import FederatedData
 from ..problems.evaluation import piece_size
@@ -26,6 +25,7 @@ from ..problems.measures import Measures, row_bytes
 from ..problems.problem import Problem
 from . import processes
 from .devices import AXIS, on_one_device, replicated
+from .evaluation_programs import Static, data_specs, measure_groups, measure_penalty, measure_rows
 from .placement import split_by_home
 from .population.rows import StoredClients
 from .population.rows import row_bytes as stacked_bytes
@@ -36,33 +36,6 @@ _GROUP_BYTES = 1 << 25  # of the parameters that are evaluated together
 _MOST_ROWS = 1 << 22  # whose values a device keeps at a time
 _FILLED = 0.9  # of the rows of a group's pieces, this share exists at least, if pieces can be that small
 _LEAST_PIECE = 8
-_SAMPLE_SEED = 0  # the sample of clients is the same in every round and every run
-
-
-def check_sample(number: int, most: Any, name: str = "evaluate_clients") -> None:
-    """Checks whom to evaluate.
-
-    Args:
-        number: How many clients there are.
-        most: "all", or how many of them.
-        name: The argument's, for messages.
-    """
-    if isinstance(most, str):
-        if most != "all":
-            raise ValueError(f"{name} must be 'all' or a number of clients, got {most!r}")
-    elif checks.integer(name, most, at_least=1) > number:
-        raise ValueError(f"{name} must be at most the number of clients, {number}, got {most}: use 'all'")
-
-
-def sample_of(number: int, most: Any) -> np.ndarray:
-    """The clients to evaluate: all of `number`, or a fixed random sample of them, ascending.
-
-    >>> sample_of(4, "all").tolist(), len(sample_of(1000, 10))
-    ([0, 1, 2, 3], 10)
-    """
-    if most == "all":
-        return np.arange(number, dtype=np.int32)
-    return np.sort(np.random.default_rng(_SAMPLE_SEED).choice(number, int(most), replace=False)).astype(np.int32)
 
 
 class EveryClient:
@@ -115,7 +88,7 @@ class EveryClient:
         """
         kind, rows = trees.scalar_dtype(params), self._values_of_rows(params)
         means = {name: mean_of_each(values, self.sizes) for name, values in rows.items()}
-        means["loss"] = means["loss"] + float(_penalty(self.measures, on_one_device(params)))
+        means["loss"] = means["loss"] + float(measure_penalty(self.measures, on_one_device(params)))
         return {name: values.astype(kind) for name, values in means.items()}
 
     def at_own(self, clients: Mapping[str, Any], split: bool = False) -> dict[str, np.ndarray]:
@@ -201,9 +174,9 @@ class EveryClient:
                 places = np.array([positions.start if len(positions) else 0 for positions in mine], np.int32)
             else:
                 places = np.concatenate([_padded(positions, number) for positions in mine]).astype(np.int32)
-        return _measure_rows(
+        return measure_rows(
             self.measures, data, params, self._put(places, split),
-            pieces=pieces, rows=rows, consecutive=consecutive, mesh=self._mesh, specs=_Static(specs),
+            pieces=pieces, rows=rows, consecutive=consecutive, mesh=self._mesh, specs=Static(specs),
         )  # fmt: skip
 
     def _from_host(self, mine: list[Any], number: int) -> Any:
@@ -294,9 +267,9 @@ class EveryClient:
             offsets = np.where(exists, np.asarray(data.offsets)[ids], 0)
             specs = data_specs(data, over if self._at_home else everywhere)
         tables = (a.reshape(-1, block.shape[-1]).astype(np.int32) for a in (addresses, offsets, sizes))
-        return _measure_groups(
+        return measure_groups(
             self.measures, data, own, *(self._put(table, over) for table in tables),
-            piece=piece, mesh=self._mesh, specs=_Static((specs, own_spec)),
+            piece=piece, mesh=self._mesh, specs=Static((specs, own_spec)),
         )  # fmt: skip
 
     def _block_from_host(self, ids: np.ndarray, sizes: np.ndarray) -> tuple[FederatedData, np.ndarray]:
@@ -359,130 +332,7 @@ def piece_for(sizes: np.ndarray, most: int) -> int:
     return max(1, piece)
 
 
-def data_specs(data: FederatedData, fields: PartitionSpec) -> Any:
-    """How data lies on a mesh whose devices have `fields`, and everything else everywhere."""
-    specs = jax.tree.map(lambda _: PartitionSpec(), data)
-    object.__setattr__(specs, "fields", jax.tree.map(lambda _: fields, data.fields))
-    return specs
-
-
-class _Static:
-    """A tree of specs as a static argument: equal where its leaves are."""
-
-    def __init__(self, tree: Any) -> None:
-        self.tree = tree
-        leaves, structure = jax.tree.flatten(tree, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
-        self._key = (tuple(leaves), structure)
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and self._key == other._key
-
-
 def _padded(positions: Any, number: int) -> np.ndarray:
     """Positions as an array of so many, the rest zeros."""
     found = np.asarray(positions)
     return np.concatenate([found, np.zeros(number - len(found), found.dtype)])
-
-
-_penalty = jax.jit(Measures.penalty)
-
-
-@partial(jax.jit, static_argnames=("pieces", "rows", "consecutive", "mesh", "specs"))
-def _measure_rows(
-    measures: Measures,
-    data: FederatedData,
-    params: Any,
-    places: Array,
-    *,
-    pieces: int,
-    rows: int,
-    consecutive: bool,
-    mesh: Mesh | None,
-    specs: Any,
-) -> dict[str, Array]:
-    """The values [devices * pieces, rows] at the server's parameters.
-
-    `places` are all positions [devices * pieces * rows], or, where they are consecutive, the first of each device.
-    """
-
-    def on_a_device(data: FederatedData, params: Any, places: Array) -> dict[str, Array]:
-        if consecutive:
-            return _measure_slices(measures, data.fields, params, places[0], pieces, rows)
-        positions = places.reshape(pieces, rows)
-        return lax.map(lambda chosen: measures.on_rows(params, data.take(chosen)), positions)
-
-    if mesh is None:
-        return on_a_device(data, params, places)
-    same, over = PartitionSpec(), PartitionSpec(AXIS)
-    return jax.shard_map(on_a_device, mesh=mesh, in_specs=(specs.tree, same, over), out_specs=over, check_vma=False)(
-        data, params, places
-    )
-
-
-def _measure_slices(
-    measures: Measures, fields: Any, params: Any, start: Array, pieces: int, rows: int
-) -> dict[str, Array]:
-    """The values [pieces, rows] of consecutive rows; slices, no gather."""
-    last = jax.tree.leaves(fields)[0].shape[0] - rows
-
-    def piece(begin: Array) -> dict[str, Array]:
-        inside = jnp.minimum(begin, last)
-        batch = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, inside, rows), fields)
-        # A slice beyond the end begins earlier: its rows go to their places.
-        return jax.tree.map(lambda value: jnp.roll(value, inside - begin), measures.on_rows(params, batch))
-
-    return lax.map(piece, start + rows * jnp.arange(pieces, dtype=jnp.int32))
-
-
-@partial(jax.jit, static_argnames=("piece", "mesh", "specs"))
-def _measure_groups(
-    measures: Measures,
-    data: FederatedData,
-    own: Any,
-    addresses: Array,
-    offsets: Array,
-    sizes: Array,
-    *,
-    piece: int,
-    mesh: Any,
-    specs: Any,
-) -> dict[str, Array]:
-    """The values [devices * groups, width] of clients at their own parameters, among `own` at their addresses."""
-
-    def on_a_device(data: FederatedData, own: Any, *tables: Array) -> dict[str, Array]:
-        return lax.map(lambda group: _measure_group(measures, data, own, *group, piece=piece), tables)
-
-    tables = (addresses, offsets, sizes)
-    if mesh is None:
-        return on_a_device(data, own, *tables)
-    data_spec, own_spec = specs.tree
-    over = PartitionSpec(AXIS)
-    in_specs = (data_spec, jax.tree.map(lambda _: own_spec, own), over, over, over)
-    return jax.shard_map(on_a_device, mesh=mesh, in_specs=in_specs, out_specs=over, check_vma=False)(data, own, *tables)
-
-
-def _measure_group(
-    measures: Measures, data: FederatedData, own: Any, addresses: Array, offsets: Array, sizes: Array, *, piece: int
-) -> dict[str, Array]:
-    """The values [width] of clients that are evaluated together."""
-    params, columns = trees.take(own, addresses), jnp.arange(piece, dtype=jnp.int32)
-
-    def values(k: Array) -> tuple[Array, dict[str, Array]]:
-        places = k * piece + columns
-        exists = places < sizes[:, None]
-        batch = data.take(jnp.where(exists, offsets[:, None] + places, offsets[:, None]))
-        return exists, jax.vmap(measures.on_rows)(params, batch)
-
-    def add(k: Array, sums: dict[str, Array]) -> dict[str, Array]:
-        exists, found = values(k)
-        return jax.tree.map(lambda total, new: total + jnp.sum(jnp.where(exists, new, 0), axis=1), sums, found)
-
-    shapes = jax.eval_shape(values, jnp.int32(0))[1]
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[:1], leaf.dtype), shapes)
-    sums = lax.fori_loop(0, jnp.max(-(-sizes // piece)), add, zeros)
-    means = {name: total / sizes.astype(total.dtype) for name, total in sums.items()}
-    penalties = jax.vmap(measures.penalty)(params)
-    return means | {"loss": means["loss"] + penalties.astype(means["loss"].dtype)}

@@ -14,7 +14,7 @@ from ..algorithms.local_solver import LocalSolver
 from ..algorithms.named_criteria import named
 from ..core import checks
 from ..problems.problem import Problem
-from ..storage.settings import describe
+from ..storage.description import describe
 
 
 @dataclass(frozen=True)

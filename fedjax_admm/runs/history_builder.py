@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from ..algorithms import penalties
+from ..algorithms.penalties.bounds import bounds_of, count_at_bound
 from ..core.client_statistics import column_names, summarize
 from ..core.columns import FinishedRound, columns_of_run, look_up
 from ..core.vocabulary import Condition, Solves
@@ -151,7 +152,7 @@ class HistoryBuilder:
 
     def _count_at_bound(self, cohort: np.ndarray, solves: Solves) -> int:
         """How many of the cohort's penalties are at a bound; the first time with a warning."""
-        count = penalties.count_at_bound(self._rule, np.asarray(solves.new_penalty), cohort)
+        count = count_at_bound(self._rule, np.asarray(solves.new_penalty), cohort)
         if count and not self._warned:
             self._warned = True
             warnings.warn(
@@ -179,7 +180,7 @@ def _conditions(sim: Simulation) -> set[Condition]:
         Condition.CLIENT_TIME: client_time is not None,
         Condition.DEADLINE: client_time is not None and client_time.deadline is not None,
         Condition.AVAILABILITY: sim.cohorts.may_vary,
-        Condition.PENALTY_RULE: penalties.bounds_of(_penalty_rule(sim)) is not None,
+        Condition.PENALTY_RULE: bounds_of(_penalty_rule(sim)) is not None,
     }
     return {condition for condition, is_so in holds.items() if is_so}
 

@@ -21,7 +21,8 @@ from ..core.client_statistics import PERSONAL
 from ..core.record import record
 from ..core.types import Params, Rows
 from ..core.vocabulary import Client, Clients, Received, Round, Solution, Subproblem
-from ..engine.every_client import OWN, check_sample
+from ..engine.client_sample import check_sample
+from ..engine.every_client import OWN
 from ..engine.execution import Execution
 from ..engine.population import StoredClients
 from ..problems.problem import Problem

@@ -18,9 +18,10 @@ from ..results.comparison import Comparison
 from ..results.history import Result
 from ..results.tuning import Tuning
 from ..storage.comparison_directory import CELLS, read_plan
+from ..storage.description import is_plain, recreate
 from ..storage.parts import CannotRecreate
 from ..storage.run_files import SETTINGS, as_folder, begun_with, read_run_settings
-from ..storage.settings import CONDITIONS, EVALUATION, is_plain, recreate, recreate_algorithm
+from ..storage.settings import CONDITIONS, EVALUATION, recreate_algorithm
 from ..storage.tuning_directory import TUNING, read_tuning_plan, recreate_settings
 from .compare import compare
 from .progress import making

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -17,15 +16,15 @@ from ..algorithms import contract
 from ..algorithms.base import Algorithm
 from ..core import checks, randomness, trees
 from ..core.client_statistics import PERSONAL
-from ..core.record import display_name
 from ..core.vocabulary import Solves, State
 from ..engine import host_data, placement, processes
+from ..engine.client_sample import check_sample, sample_of
 from ..engine.devices import on_one_device
-from ..engine.every_client import OWN, EveryClient, check_sample, sample_of
+from ..engine.every_client import OWN, EveryClient
 from ..engine.execution import Execution
 from ..engine.ledger import RoundInfo
 from ..engine.memory import lane_bytes, size_of
-from ..engine.population import Feed, Population, Room, StoredClients, init_state, make_population
+from ..engine.population import Feed, Population, Room, init_state, make_population
 from ..engine.population.blocks import Homes, devices_here
 from ..engine.population.rows import row_bytes
 from ..engine.rounds import Layout, Setup
@@ -36,7 +35,8 @@ from ..exchange.stage import Exchange, check_stages
 from ..problems.evaluated_rows import check_evaluate, evaluated_on
 from ..problems.evaluation import Share, evaluate
 from ..problems.measures import Measures
-from ..problems.problem import Problem, check_params
+from ..problems.problem import Problem
+from .arguments import check_client_axes, check_conditions, check_everyone, check_initial_params, check_state
 
 
 class Simulation:
@@ -94,8 +94,8 @@ class Simulation:
         self._evaluated_on: dict[Any, Problem] = {}
         self.seed = checks.integer("seed", seed, at_least=0)
         self.cohorts = Cohorts(participation, problem.data.num_clients, self.seed)
-        _check_everyone(algorithm, self.cohorts.size, problem.data.num_clients, self.cohorts.may_vary)
-        _check_client_axes(algorithm, problem.data.num_clients)
+        check_everyone(algorithm, self.cohorts.size, problem.data.num_clients, self.cohorts.may_vary)
+        check_client_axes(algorithm, problem.data.num_clients)
         self.faults, self.client_time = faults, client_time
         for stage in Exchange.of(exchange).stages:
             if isinstance(stage, (Faults, ClientTime)):
@@ -106,7 +106,7 @@ class Simulation:
         stages = Exchange.of((*_stages_of(faults, client_time), *Exchange.of(exchange).stages))
         for part in {id(part): part for part in (faults, client_time, *stages.stages) if part is not None}.values():
             part.check(problem.data.num_clients)
-        self._initial_params = _checked_params(problem, initial_params)
+        self._initial_params = check_initial_params(problem, initial_params)
         params = problem.params_shape if initial_params is None else self._initial_params
         dtype = trees.scalar_dtype(params)
         self._init_key, order_key = jax.random.split(randomness.root_key(self.seed))
@@ -260,7 +260,7 @@ class Simulation:
         Returns:
             The next state and this round's solves.
         """
-        _check_state(state)
+        check_state(state)
         number = int(state.round)
         for stage in self.setup.exchange.stages:
             stage.check_rounds(number + 1)
@@ -268,7 +268,7 @@ class Simulation:
         if cohort is None and self.cohorts.needs_clock:
             raise ValueError("cohort must be given where participation is a trace: only simulate keeps its clock")
         cohort = self.cohorts[number] if cohort is None else checks.client_numbers("cohort", cohort, known)
-        _check_everyone(self.algorithm, cohort.size, known)
+        check_everyone(self.algorithm, cohort.size, known)
         state, infos, _ = self.run_rounds(state, cohort[None], 1)
         return state, jax.tree.map(lambda leaf: leaf[0], infos.solves)
 
@@ -362,71 +362,7 @@ class Simulation:
         return share._replace(data=(int(offsets[first]), int(offsets[stop])))
 
 
-def _check_state(state: Any) -> None:
-    """A state whose memory, or whose clients' rows, no later one has taken over."""
-    if not isinstance(state, State):
-        raise ValueError(f"state must come from init or round, got {type(state).__name__}")
-    deleted = any(leaf.is_deleted() for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array))
-    if deleted or (isinstance(state.clients, StoredClients) and state.clients.round != state.round):
-        raise ValueError(
-            "state was used before, and the state which that round returned has taken over its memory: go on with that "
-            "one, or give round a copy, jax.tree.map(jnp.copy, state), where the population is on the device"
-        )
-
-
-def check_conditions(faults: Any, client_time: Any) -> None:
-    """Faults and the clients' time must be objects of their kinds, or None."""
-    if faults is not None and not isinstance(faults, Faults):
-        raise ValueError(f"faults must be a fedjax_admm.Faults, got {faults!r}")
-    if client_time is not None and not isinstance(client_time, ClientTime):
-        raise ValueError(f"client_time must be a fedjax_admm.ClientTime, got {client_time!r}")
-
-
 def _stages_of(faults: Faults | None, client_time: ClientTime | None) -> tuple[Any, ...]:
     """Those of the two that can change a round, in the order in which they do."""
     stages = (client_time,) if client_time is not None and client_time.deadline is not None else ()
     return (*stages, faults) if faults is not None and faults.any else stages
-
-
-def _check_everyone(algorithm: Algorithm, cohort: int, clients: int, may_vary: bool = False) -> None:
-    """A method that is not defined for a part of the clients gets all of them."""
-    if getattr(algorithm, "needs_everyone", False) and (may_vary or cohort < clients):
-        got = "cohorts that may vary" if may_vary else f"{cohort} of {clients}"
-        raise ValueError(
-            f"participation must be 1.0 for {display_name(algorithm)}, which is only defined for all clients in every "
-            f"round, got {got}"
-        )
-
-
-def _check_client_axes(algorithm: Algorithm, num_clients: int) -> None:
-    """Every number of the algorithm is one, or one per client."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(algorithm):
-        checks.client_axis(jax.tree_util.keystr(path).lstrip("."), leaf, num_clients)
-
-
-def _checked_params(problem: Problem, initial_params: Any) -> Any:
-    if initial_params is None:
-        return None
-    check_params(initial_params, "initial_params has")
-    expected, passed = (
-        {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (problem.params_shape, initial_params)
-    )
-    if expected.keys() != passed.keys():
-        raise ValueError(
-            f"initial_params must have the structure of init's parameters, {list(expected)}, got {list(passed)}"
-        )
-    for place, like in expected.items():
-        if like.shape != (shape := jnp.shape(passed[place])):
-            raise ValueError(
-                f"initial_params{place} must have the shape of init's parameters, {like.shape}, got {shape}"
-            )
-    if not bool(trees.all_finite(initial_params)):
-        raise ValueError("initial_params is not finite: remove NaN and inf")
-    # Python's own numbers have no precision; NumPy's, which may be instances of float, have one. A run's parameters are
-    # bound to its devices, and another run may have others.
-    free = {place: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf for place, leaf in passed.items()}
-    arrays = [
-        jnp.asarray(free[place], like.dtype if type(free[place]) is float else None) for place, like in expected.items()
-    ]
-    return jax.tree.unflatten(jax.tree.structure(problem.params_shape), arrays)

@@ -38,8 +38,9 @@ from .collected_solves import CollectedSolves
 from .history_builder import HistoryBuilder
 from .interrupts import Interrupted, Interrupts
 from .kept import KeptRun
+from .loop import MOST_ROUNDS_A_DISPATCH, Directory
 from .progress import Progress
-from .simulate import MOST_ROUNDS_A_DISPATCH, Directory, check_run, describe_run
+from .simulate import check_run, describe_run
 from .simulation import Simulation
 
 

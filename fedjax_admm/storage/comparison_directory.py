@@ -17,17 +17,11 @@ from ..engine.execution import Execution
 from ..problems.problem import Problem
 from ..results.comparison import Comparison
 from ..results.history import RunRecord
+from .description import describe
+from .differences import refuse_differences
+from .digests import digest
 from .run_files import SETTINGS, check_place, read_status
-from .settings import (
-    CONDITIONS,
-    describe,
-    describe_algorithm,
-    describe_conditions,
-    describe_evaluation,
-    describe_problem,
-    digest,
-    refuse_differences,
-)
+from .settings import CONDITIONS, describe_algorithm, describe_conditions, describe_evaluation, describe_problem
 from .stored_run import read_run
 
 CELLS = "comparison.json"

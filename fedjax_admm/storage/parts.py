@@ -28,7 +28,7 @@ def _find_records() -> dict[str, type]:
     """name -> class, of every part in the package's own folders: a new one is found by being there."""
     records: dict[str, type] = {}
     for package in (algorithms, exchange):
-        for module in find_modules(package.__name__, package.__path__):
+        for module in find_modules(package.__name__, package.__path__, nested=True):
             own = [kind for kind in vars(module).values() if isinstance(kind, type)]
             for kind in own:
                 members = {name for base in kind.__mro__ for name in vars(base)}
@@ -104,11 +104,18 @@ def current_name(name: str) -> str:
         name: What settings say.
 
     Returns:
-        The present name; `name` itself where it is no former one.
+        The present name, also where a record is named with its module or a package above that; `name` itself where it
+        is no former one.
 
     >>> current_name("fedjax_admm.local_solver:LocalSolver")
     'fedjax_admm:LocalSolver'
+    >>> current_name("fedjax_admm.algorithms.penalties:Spectral")
+    'fedjax_admm:Spectral'
     """
+    module, _, kind = name.partition(":")
+    placeless = f"fedjax_admm:{kind}"
+    if placeless in RECORDS and f"{RECORDS[placeless].__module__}.".startswith(f"{module}."):
+        return placeless
     return FORMER_NAMES.get(name, name)
 
 
@@ -167,6 +174,12 @@ def find_part(name: Any, trust: Sequence[str] = ()) -> Any:
     if getattr(part, "__module__", None) != module:  # else a trusted module would vouch for all that it imports
         raise CannotRecreate(f"{name}, which {module} does not define,")
     return part
+
+
+def renew_names(described: Mapping[str, Any]) -> dict[str, Any]:
+    """A description with the names that this version gives."""
+    names = {key: described.get(key) for key in ("record", "function")}
+    return dict(described) | {key: current_name(name) for key, name in names.items() if isinstance(name, str)}
 
 
 def move_fields(described: Mapping[str, Any]) -> dict[str, Any]:

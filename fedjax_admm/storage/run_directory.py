@@ -27,26 +27,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import filelock
 import numpy as np
 
 from ..core.environment import environment, versions
-from ..core.files import DamagedFileError, overwrite_json, read_json, refuse_link, write_json
+from ..core.files import DamagedFileError, overwrite_json, read_json, write_json
 from ..core.vocabulary import RunStatus, Solves
 from ..engine import processes
 from ..results.history import DivergenceError
-from . import settings as settings_module
 from .checkpoints import Checkpoints
-from .checksums import REBUILD, Checksums, refuse_damage
-from .client_files import CLIENT_METRICS, ClientFiles, Evaluations
-from .growing_files import HistoryFile, Row, SolvesFile, read_history, sync
+from .checksums import REBUILD, refuse_damage
+from .client_files import ClientFiles, Evaluations
+from .differences import differences, is_longer, refuse_differences
+from .growing_files import Row, read_history
 from .run_files import (
     ENVIRONMENT,
     EXECUTION,
     HISTORY,
     LOCK,
     SETTINGS,
-    SOLVES,
     STATUS,
     begun_with,
     check_place,
@@ -55,6 +53,8 @@ from .run_files import (
     read_run_settings,
     stored_status,
 )
+from .run_lock import RunLock
+from .run_records import RunRecords
 
 
 class RunDirectoryError(OSError):
@@ -105,12 +105,10 @@ class RunDirectory:
         client_files: Callable[[Path], ClientFiles] | None = None,
     ) -> None:
         self.path, self._rebuild = Path(path), rebuild
-        self._lock: Any = None
+        self._lock = RunLock(self.path / LOCK)
         self._rounds, cohort = settings["rounds"], execution["cohort"]
-        self._history = HistoryFile(self.path / HISTORY)
-        self._solves = SolvesFile(self.path / SOLVES, self._rounds, cohort, real)
-        self._client_files = None if client_files is None else client_files(self.path)
-        self._checksums = Checksums(self.path)
+        files = None if client_files is None else client_files(self.path)
+        self._records = RunRecords(self.path, self._rounds, cohort, real, files)
         try:
             if processes.is_first():
                 with processes.before_the_others():
@@ -121,29 +119,29 @@ class RunDirectory:
             self.execution = read_json(self.path / EXECUTION)
             self._checkpoints = Checkpoints(self.path / "checkpoints", seconds)
         except OSError as error:
-            self._unlock()
+            self._lock.release()
             reason = f"{error.strerror}: {error.filename}" if error.strerror else error
             raise ValueError(f"run_dir {str(path)!r} cannot be used ({reason}): give another directory") from error
         except BaseException:
-            self._unlock()
+            self._lock.release()
             raise
 
     def _begin(self, settings: Mapping[str, Any], resolved: Mapping[str, Any]) -> None:
         check_place(self.path, SETTINGS)
         self.path.mkdir(parents=True, exist_ok=True)
         is_run = (self.path / SETTINGS).exists()
-        self._take_lock()
+        self._lock.take()
         if is_run:
             before = stored_status(self.path)
             self._status = before["status"]
             stored = read_run_settings(self.path)
-            longer = settings_module.is_longer(stored, settings, begun_with(self.path))
+            longer = is_longer(stored, settings, begun_with(self.path))
             _refuse_differences(self.path, {**settings, "rounds": stored["rounds"]} if longer else settings)
             if self._status == RunStatus.DIVERGED:
                 raise DivergenceError(before["round"], before["quantity"], read_history(self.path / HISTORY))
             if longer:
                 self._lengthen(stored, settings)
-            self._fit_files()
+            self._records.fit()
             self._keep_execution(resolved)
         else:
             write_json(self.path / EXECUTION, dict(resolved))
@@ -152,9 +150,9 @@ class RunDirectory:
             write_json(self.path / SETTINGS, dict(settings))  # last: with it, the directory is a run
 
     def _lengthen(self, stored: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        """Makes the run that is there one of more rounds; its files follow (`_fit_files`), also after a crash here."""
+        """Makes the run that is there one of more rounds; its records follow (`fit`), also after a crash here."""
         former = stored["rounds"]
-        if len(self._history.rows()) > former:  # with round 0: it is finished
+        if self._records.written() > former:  # with round 0: it is finished
             for name in ("evaluate_every", "evaluate_clients_every"):
                 every = settings.get(name)
                 if isinstance(every, int) and former % every:
@@ -165,14 +163,6 @@ class RunDirectory:
                     )
         self.say(RunStatus.INTERRUPTED, f"made longer, from {former} to {settings['rounds']} rounds")
         write_json(self.path / SETTINGS, {**stored, "rounds": settings["rounds"]})
-
-    def _fit_files(self) -> None:
-        """Makes files of full length that are a shorter run's as long as this run's."""
-        files = {SOLVES: self._solves} | ({} if self._client_files is None else {CLIENT_METRICS: self._client_files})
-        starts = {name: start for name, file in files.items() if (start := file.start_if_shorter()) is not None}
-        self._checksums.restart(starts)  # first: after a crash in between, the files still say what is to be done
-        for name in starts:
-            files[name].lengthen()
 
     def _keep_execution(self, resolved: Mapping[str, Any]) -> None:
         """Sees to it that there is an execution.json, and says where the run may differ in rounding."""
@@ -208,12 +198,10 @@ class RunDirectory:
                     started = read_environment(self.path)
                     write_json(self.path / ENVIRONMENT, [*started, environment()])
                     self.say(RunStatus.RUNNING)
-                self._cut_records(round + 1)
+                self._records.keep(round + 1)
             if checkpoint is None:
                 return None
-            evaluations = {} if self._client_files is None else self._client_files.read(round)
-            rows, (cohorts, solves) = self._history.rows(round + 1), self._solves.read(round)
-            return Restored(round, checkpoint[1], rows, cohorts, solves, evaluations)
+            return Restored(round, checkpoint[1], *self._records.read(round))
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be resumed: {error}") from error
 
@@ -238,14 +226,12 @@ class RunDirectory:
         Raises:
             DamagedFileError: What is damaged would have to be computed again, which nobody asked for.
         """
-        written = self._checksums.rounds()  # with round 0
-        if written is None:
-            written = len(self._history.rows())
-        damaged = self._checksums.damaged(written - 1)
+        written = self._records.checked()
+        damaged = self._records.damaged(written)
         if at_most is not None:  # somebody goes back on purpose: what comes after is made again
-            checkpoint = self._checkpoints.restore(like, min(at_most, self._last_sound_round(written, damaged)))
+            checkpoint = self._checkpoints.restore(like, min(at_most, self._records.last_sound_round(written, damaged)))
         elif self._rebuild:
-            (last,) = processes.greatest(self._last_sound_round(written, damaged))
+            (last,) = processes.greatest(self._records.last_sound_round(written, damaged))
             checkpoint = self._checkpoints.restore(like, last)
             if last + 1 < written:
                 start = _round(checkpoint)
@@ -259,41 +245,15 @@ class RunDirectory:
         self._checkpoints.forget_after(-1 if checkpoint is None else checkpoint[0])
         return checkpoint
 
-    def _last_sound_round(self, written: int, damaged: Mapping[str, list[int]]) -> int:
-        """The round before all damage to the first `written` rounds; -1 if round 0 is damaged, or a whole file."""
-        try:
-            self._check_lengths()
-        except OSError:
-            return -1
-        return min((rounds[0] for rounds in damaged.values()), default=written) - 1
-
     def _refuse_damage(self, checkpoint: tuple[int, Any] | None, damaged: Mapping[str, list[int]], last: int) -> None:
         """Refuses to go on from a checkpoint with damage before it, or from round 0 though there are checkpoints."""
         if checkpoint is not None:
             before = {name: [round for round in rounds if round <= checkpoint[0]] for name, rounds in damaged.items()}
             refuse_damage(self.path, {name: rounds for name, rounds in before.items() if rounds})
-            self._check_lengths()
+            self._records.check_lengths()
         elif self._checkpoints.exist():
             unfit = f"no checkpoint in {self.path / 'checkpoints'} can be read and fits the history's {max(0, last)}"
             raise DamagedFileError(f"{unfit} rounds", REBUILD)
-
-    def _check_lengths(self) -> None:
-        """Checks that the files of full length have it."""
-        for file in (self._solves, self._client_files):
-            if file is not None:
-                file.check()
-
-    def _cut_records(self, number: int) -> None:
-        """Keeps the records of the first `number` rounds, round 0 counted."""
-        if number:
-            self._checksums.keep(number)  # first: a checksum is never without the bytes that it is about
-            self._history.keep(number)
-        else:
-            self._checksums.begin(more=self._client_files is not None)
-            self._history.keep(0)
-            self._header = self._solves.begin()
-            if self._client_files is not None:
-                self._client_files.begin()
 
     def record(
         self, rows: list[Row], start: int, cohorts: np.ndarray, solves: Solves | None, evaluations: Evaluations
@@ -313,11 +273,7 @@ class RunDirectory:
         if not processes.is_first():
             return
         try:
-            # First, so that no round in the history is without its solves.
-            solved = [self._header] if solves is None else self._solves.write(start, cohorts, solves)
-            rounds = [int(row["round"]) for row in rows]
-            clients = () if self._client_files is None else self._client_files.write(rounds, evaluations)
-            self._checksums.append(rounds[0], self._history.append(rows), solved, *clients)
+            self._records.append(rows, start, cohorts, solves, evaluations)
         except OSError as error:
             raise self._describe_failure(int(rows[-1]["round"]), error) from error
 
@@ -328,8 +284,7 @@ class RunDirectory:
     def save(self, round: int, state: Callable[[], Any]) -> bool:
         """A checkpoint of what `state` returns, after `round` rounds; whether there is one."""
         try:
-            for path in (self._history.path, self._solves.path, self.path / CLIENT_METRICS, self._checksums.path):
-                sync(path)
+            self._records.sync()
             self._checkpoints.save(round, state())
         except Exception as error:  # a full disk surfaces in orbax as nearly any type of exception
             raise self._describe_failure(round, error) from error
@@ -371,7 +326,7 @@ class RunDirectory:
                 raise
             # else the first error is the one to tell
         finally:
-            self._unlock()
+            self._lock.release()
 
     def _describe_failure(self, round: int, error: Exception) -> RunDirectoryError:
         reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
@@ -379,24 +334,6 @@ class RunDirectory:
             f"round {round}: writing to {self.path} failed: {reason}; what was saved before is kept, and the run can "
             "be resumed"
         )
-
-    def _take_lock(self) -> None:
-        refuse_link(self.path / LOCK)
-        self._lock = filelock.FileLock(self.path / LOCK, blocking=False)
-        try:
-            self._lock.acquire()
-        except filelock.Timeout:
-            self._lock = None
-            holder = stored_status(self.path)
-            who = f"process {holder.get('process', '?')} on {holder.get('host', '?')}"
-            raise ValueError(
-                f"run_dir {str(self.path)!r} is in use by {who}: wait for it, or give another directory"
-            ) from None
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
 
 
 class NoDirectory:
@@ -433,6 +370,6 @@ def _warn(text: str) -> None:
 def _refuse_differences(path: Path, now: Mapping[str, Any]) -> None:
     last = begun_with(path)
     if last != versions():
-        changed = ", ".join(settings_module.differences(last, versions()))
+        changed = ", ".join(differences(last, versions()))
         warnings.warn(f"{path} was made with other versions ({changed}): the rest may differ in rounding", stacklevel=5)
-    settings_module.refuse_differences(path, "run", read_run_settings(path), now, last)
+    refuse_differences(path, "run", read_run_settings(path), now, last)

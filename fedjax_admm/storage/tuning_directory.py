@@ -18,9 +18,11 @@ from ..results.climb import climb
 from ..results.history import DivergenceError, History, RunRecord
 from ..results.tuning import DIRECTIONS, Objective, Tuning
 from .comparison_directory import comparable_problem, describe_shared
+from .description import describe, recreate
+from .differences import refuse_differences
 from .parts import CannotRecreate
 from .run_files import SETTINGS, check_place, read_status
-from .settings import describe, describe_algorithm, describe_problem, recreate, refuse_differences
+from .settings import describe_algorithm, describe_problem
 from .stored_run import read_run
 
 TUNING = "tuning.json"

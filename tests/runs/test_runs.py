@@ -29,8 +29,9 @@ import fedjax_admm as fa
 from fedjax_admm.core import environment
 from fedjax_admm.runs import loggers
 from fedjax_admm.storage import checkpoints, growing_files, run_directory
+from fedjax_admm.storage.description import describe, recreate
+from fedjax_admm.storage.digests import computation
 from fedjax_admm.storage.growing_files import HistoryFile
-from fedjax_admm.storage.settings import computation, describe, recreate
 
 ROOT = Path(__file__).parents[2]
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
@@ -545,7 +546,7 @@ def test_an_interrupt_after_the_last_round_leaves_the_run_finished(tmp_path, mon
 
     for name in ("fresh", "read again"):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(sys.modules["fedjax_admm.runs.simulate"], "Result", interrupted)
+            patch.setattr(sys.modules["fedjax_admm.runs.loop"], "Result", interrupted)
             run(tmp_path)
         assert fa.read_run(tmp_path).status == "finished", name
 
@@ -574,7 +575,7 @@ def test_an_interrupt_in_a_cells_last_round_keeps_the_cell(tmp_path):
 
 
 def test_a_run_that_stopped_between_evaluations_shows_its_last_loss(monkeypatch):
-    monkeypatch.setattr(sys.modules["fedjax_admm.runs.simulate"], "SECONDS_A_DISPATCH", 0.0)  # a round at a time
+    monkeypatch.setattr(sys.modules["fedjax_admm.runs.loop"], "SECONDS_A_DISPATCH", 0.0)  # a round at a time
     with pytest.raises(fa.Interrupted) as caught:
         run(None, rounds=9, evaluate_every=3, on_round=interrupt_in(4))
     loss = caught.value.result.history["loss"]

@@ -18,7 +18,8 @@ import pytest
 import fedjax_admm as fa
 from fedjax_admm.cli import main
 from fedjax_admm.runs.resume import resume_comparison
-from fedjax_admm.storage.settings import recreate, recreate_algorithm
+from fedjax_admm.storage.description import recreate
+from fedjax_admm.storage.settings import recreate_algorithm
 
 STORED = Path(__file__).parent / "data" / "fedjax_admm-0.1.0"
 LABELS = {"FedAvg": "fedavg", "FedADMM-In, eps": "fedadmm_in", "FedDyn": "feddyn", "SCAFFOLD": "scaffold"}

@@ -19,9 +19,9 @@ from fedjax_admm import algorithms, exchange
 from fedjax_admm.cli import main
 from fedjax_admm.core import environment
 from fedjax_admm.runs.resume import remake_problem
-from fedjax_admm.storage import parts, settings
+from fedjax_admm.storage import differences, parts
+from fedjax_admm.storage.description import describe, recreate
 from fedjax_admm.storage.parts import CannotRecreate
-from fedjax_admm.storage.settings import describe, recreate
 
 # Records that runs make themselves.
 NOT_SETTINGS = ("Server", "Iterate", "Evidence", "Memory", "Statistics", "Level", "Sent")
@@ -155,13 +155,24 @@ def test_describing_imports_nothing(trap):
 
 def test_every_record_of_an_algorithm_or_of_the_exchange_has_a_name_that_does_not_say_where_it_is():
     for package in (algorithms, exchange):
-        for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(found.name)
             for name, kind in vars(module).items():
                 here = getattr(kind, "__module__", None) == module.__name__
                 if here and isinstance(kind, type) and is_dataclass(kind) and name not in NOT_SETTINGS:
                     assert parts.name_part(kind) == f"fedjax_admm:{kind.__name__}"
                     assert parts.RECORDS[f"fedjax_admm:{kind.__name__}"] is kind
+
+
+def test_a_record_may_be_named_with_where_it_is_or_was():
+    """Versions before a module became a package named the module; a name below a record's module is none of its."""
+    rule = fa.penalties.spectral()
+    fields = {key: value for key, value in describe(rule).items() if key != "record"}
+    for module in ("fedjax_admm.algorithms.penalties", "fedjax_admm.algorithms.penalties.spectral"):
+        assert recreate({"record": f"{module}:Spectral", **fields}) == rule
+    for module in ("fedjax_admm.algorithms.pen", "fedjax_admm.algorithms.penalties.constant", "algorithms.penalties"):
+        with pytest.raises(CannotRecreate):
+            recreate({"record": f"{module}:Spectral", **fields})
 
 
 def test_every_optimizer_of_the_list_is_found_again():
@@ -271,7 +282,7 @@ def test_a_comparison_that_is_reached_by_a_link_is_read(tmp_path):
 @pytest.mark.parametrize("kind", ["run", "comparison"])
 def test_runs_and_comparisons_refuse_the_same_differences(kind):
     def refuse(there, now, made_with=None):
-        settings.refuse_differences("here", kind, there, now, made_with or environment.versions())
+        differences.refuse_differences("here", kind, there, now, made_with or environment.versions())
 
     problem = {"recipe": {"example": "a", "arguments": {"data_dir": "x", "n": 1}}, "computes": {"loss": "1"}}
     moved = {"recipe": {"example": "a", "arguments": {"data_dir": "y", "n": 1}}, "computes": {"loss": "1"}}
@@ -290,5 +301,5 @@ def test_a_field_that_came_later_has_its_default():
     now = describe(fa.fedadmm_insa(fa.LocalSolver(0.1)))
     there = json.loads(json.dumps(now))
     del there["local"]["batch_size"]
-    settings.refuse_differences("here", "run", {"algorithm": there}, {"algorithm": now}, environment.versions())
+    differences.refuse_differences("here", "run", {"algorithm": there}, {"algorithm": now}, environment.versions())
     assert jax.tree.structure(recreate(there)) == jax.tree.structure(recreate(now))
