@@ -40,6 +40,7 @@ from .checkpoints import Checkpoints
 from .checksums import REBUILD, Checksums, refuse_damage
 from .client_files import CLIENT_METRICS, ClientFiles, Evaluations
 from .growing_files import HistoryFile, Row, SolvesFile, read_history, sync
+from .lengthening import refuse_uneven_end
 from .run_files import (
     ENVIRONMENT,
     EXECUTION,
@@ -155,14 +156,7 @@ class RunDirectory:
         """Makes the run that is there one of more rounds; its files follow (`_fit_files`), also after a crash here."""
         former = stored["rounds"]
         if len(self._history.rows()) > former:  # with round 0: it is finished
-            for name in ("evaluate_every", "evaluate_clients_every"):
-                every = settings.get(name)
-                if isinstance(every, int) and former % every:
-                    raise ValueError(
-                        f"run_dir {str(self.path)!r} has a finished run of {former} rounds, which cannot be made "
-                        f"longer: with {name}={every}, round {former} was evaluated only because it was the last; "
-                        "give another directory"
-                    )
+            refuse_uneven_end(self.path, settings, former)
         self.say(RunStatus.INTERRUPTED, f"made longer, from {former} to {settings['rounds']} rounds")
         write_json(self.path / SETTINGS, {**stored, "rounds": settings["rounds"]})
 
