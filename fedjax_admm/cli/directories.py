@@ -36,10 +36,10 @@ def _resume(
         bool, typer.Option("--rebuild", help="If records are damaged, go back to before the damage.")
     ] = False,
     rounds: Annotated[
-        int | None, typer.Option(help="More rounds than the run was to have; it is continued up to these.")
+        int | None, typer.Option(help="More rounds than the runs were to have; they are continued up to these.")
     ] = None,
 ) -> None:
-    """Resumes the run, the comparison or the tuning in DIR; a finished run with more --rounds is continued.
+    """Resumes the run, the comparison or the tuning in DIR; a finished one with more --rounds is continued.
 
     No module that DIR names is imported unless --trust names it too.
 
@@ -47,22 +47,20 @@ def _resume(
 
     fedjax-admm resume runs/first
     """
-    several = next((name for name in (CELLS, TUNING) if (Path(directory) / name).exists()), None)
-    if rounds is not None and several is not None:
-        raise ValueError(f"--rounds is for single runs: give it with one of the runs in {directory}")
-    choices = {"trust": trust or (), "progress": progress, "rebuild": rebuild}
+    choices: dict[str, Any] = {"trust": trust or (), "progress": progress} | (
+        {} if rounds is None else {"rounds": rounds}
+    )
     if (Path(directory) / CELLS).exists():
-        complete = not rebuild and not any(read_comparison(directory).missing.values())
-        output.show_comparison(resume_comparison(directory, **choices), directory, complete)
+        complete = not rebuild and rounds is None and not any(read_comparison(directory).missing.values())
+        output.show_comparison(resume_comparison(directory, rebuild=rebuild, **choices), directory, complete)
         return
     if (Path(directory) / TUNING).exists():
         if rebuild:
             raise ValueError(f"--rebuild is for single runs: give it with one of the runs in {directory}")
-        output.show_tuning(resume_tuning(directory, trust=trust or (), progress=progress), directory)
+        output.show_tuning(resume_tuning(directory, **choices), directory)
         return
     before = None if rebuild else output.rounds_if_complete(directory)
-    longer: dict[str, Any] = {} if rounds is None else {"rounds": rounds}
-    result, stored = resume(directory, **choices, **longer), read_run(directory)
+    result, stored = resume(directory, rebuild=rebuild, **choices), read_run(directory)
     output.show_run(result, directory, stored.title, stored.note, before)
 
 

@@ -28,6 +28,7 @@ from ..runs.tune import tune
 from ..storage.comparison_directory import CELLS
 from ..storage.run_files import check_place
 from ..storage.settings import title
+from ..storage.tuning_directory import TUNING
 from . import output
 from .application import compare_app, run_app, tune_app
 from .failures import carry_past_typer
@@ -181,8 +182,13 @@ def _add(name: str, make: Callable[..., Example]) -> None:
         name, options = check_name(values["algorithm"]), _METHOD.values(values)
         settings = _RUNS.values(values) | _read_circumstances(values)
         settings.pop("rebuild")
-        check_run(**settings)
-        grid = dict(read_grid(text) for text in values["grid"] or ())
+        if values["out"] is not None:
+            check_place(Path(values["out"]), TUNING)
+        checked: dict[str, Any] = settings | {"run_dir": None}
+        check_run(**checked)
+        if not values["grid"]:
+            raise ValueError("--grid is missing: give what to try, NAME=VALUES, such as --grid penalty=0.1,1,10")
+        grid = dict(read_grid(text) for text in values["grid"])
         check_grid(name, grid, LOCAL)
         example = _make_example(make, problem.values(values), values["progress"])
 

@@ -49,7 +49,8 @@ def compare(
         seeds: Runs with the same seed start at the same point and select the same clients and rows.
         run_dir: A directory with one run directory for each algorithm and seed and, at the end, the tables of all runs
             in it, as text, CSV, Markdown and LaTeX. Runs that are finished there are read, interrupted ones are
-            resumed, and a later call may add algorithms and seeds.
+            resumed, and a later call may add algorithms and seeds. If `rounds` is larger than before, all runs go on,
+            with bit for bit the results of a comparison that had as many rounds from the start.
         baseline: The label that ratios and differences refer to; by default the first. A run_dir remembers it, until
             another one is given.
         targets: Pairs such as ("accuracy", 0.8): the comparison also reports the work until they were reached (see

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import examples
 from .._version import __version__
+from ..core import checks
 from ..core.files import DamagedFileError
 from ..engine.execution import Execution
 from ..problems.problem import Problem
@@ -97,7 +98,12 @@ def resume_comparison(path: Any, trust: str | Sequence[str] = (), **settings: An
 
 
 def resume_tuning(
-    path: Any, trust: str | Sequence[str] = (), at_once: int | str = "auto", progress: bool = True, **settings: Any
+    path: Any,
+    trust: str | Sequence[str] = (),
+    at_once: int | str = "auto",
+    progress: bool = True,
+    rounds: int | None = None,
+    **settings: Any,
 ) -> Tuning:
     """Goes on with the tuning in a directory, from what it says about itself.
 
@@ -106,6 +112,7 @@ def resume_tuning(
         trust: Modules of your own that may be imported; see `resume`.
         at_once: How many runs are one program; see `tune`.
         progress: Whether to show any.
+        rounds: More rounds than the tuning was to have; None: as many as it was.
         settings: What else may change: checkpoint_seconds.
 
     Returns:
@@ -124,9 +131,12 @@ def resume_tuning(
         execution = remake_execution(plan.shared.get("execution"), as_folder(path) / TUNING)
         problem = remake_problem(plan.problem.get("recipe"), progress)
     del kept["rounds"]  # the last rung
+    search = dict(plan.search)
+    if rounds is not None:
+        search["rungs"] = [*plan.search["rungs"][:-1], checks.integer("rounds", rounds, at_least=1)]
     shared = kept | {"execution": execution} | settings
     labels = dict(zip(plan.cells, recreate_settings(plan), strict=True))
-    return run_search(problem, labels, algorithms, plan.search, path, at_once, progress, shared)
+    return run_search(problem, labels, algorithms, search, path, at_once, progress, shared)
 
 
 @contextlib.contextmanager

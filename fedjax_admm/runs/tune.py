@@ -90,8 +90,9 @@ def tune(
             numbers. "auto": several, if the model is so small that overhead takes most of the time; otherwise, and if
             `simulate_many` cannot run them, 1, one after the other.
         run_dir: A directory for the tuning, with one run directory for each setting and seed. A tuning that is already
-            there continues: finished runs are read, interrupted ones are resumed. Another tuning in the same directory
-            is refused.
+            there continues: finished runs are read, interrupted ones are resumed, and if `rounds` is larger than
+            before, all go on. With halving more rounds are refused, since settings would have been dropped at other
+            rounds. Another tuning in the same directory is refused.
         progress: Show progress on stderr: a bar in a terminal or notebook, otherwise a line every few seconds.
         settings: `simulate`'s other arguments, such as participation and evaluate_every.
 

@@ -20,6 +20,7 @@ from ..results.history import RunRecord
 from .description import describe
 from .differences import refuse_differences
 from .digests import digest
+from .lengthening import refuse_uneven_ends
 from .run_files import SETTINGS, check_place, read_status
 from .settings import CONDITIONS, describe_algorithm, describe_conditions, describe_evaluation, describe_problem
 from .stored_run import read_run
@@ -39,6 +40,11 @@ class Plan:
     problem: Mapping[str, Any]  # described
     settings: Mapping[str, Any]  # described: rounds and the like, the same for all cells
     versions: Mapping[str, str]
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds each run is to have."""
+        return self.settings["rounds"]
 
     def place(self, label: str, seed: int) -> Path:
         """The run directory of a cell.
@@ -107,7 +113,7 @@ def _is_plan(written: Any) -> bool:
         all(isinstance(cell, dict) and isinstance(cell.get("folder"), str) for cell in cells)
         and all(isinstance(cell.get("algorithm"), dict) for cell in cells)
         and all(isinstance(part.get("versions", {}), dict) for part in (written, *cells))
-        and all(type(seed) is int for seed in written["seeds"])
+        and all(type(number) is int for number in (written["settings"].get("rounds"), *written["seeds"]))
         and isinstance(targets, list)
         and all(isinstance(pair, list) and len(pair) == 2 for pair in targets)
     )
@@ -135,10 +141,12 @@ def read_comparison(path: Any) -> Comparison:
         for seed in plan.seeds:
             place = plan.place(label, seed)
             status = read_status(place) if (place / SETTINGS).exists() else {"status": "not begun"}
-            if status["status"] == RunStatus.FINISHED:
-                runs[label][seed] = read_run(place)
-            else:
+            if status["status"] != RunStatus.FINISHED:
                 missing[label][seed] = status.get("message") or status["status"]
+            elif (run := read_run(place)).rounds != plan.rounds:  # the comparison or this run was made longer
+                missing[label][seed] = f"finished with {run.rounds} rounds, the comparison has {plan.rounds}"
+            else:
+                runs[label][seed] = run
     return Comparison(runs, missing, plan.baseline, plan.targets)
 
 
@@ -184,7 +192,8 @@ def write_plan(
     """Writes down what a comparison is to do, beside what its directory has already.
 
     Args:
-        folder: The comparison's directory, new or with a comparison of the same problem and settings.
+        folder: The comparison's directory, new or with a comparison of the same problem and settings; the rounds may
+            be more than there, if all runs that are there go on.
         problem: The problem of all cells.
         algorithms: label -> algorithm.
         seeds: The seeds to add.
@@ -202,8 +211,12 @@ def write_plan(
     described = {"problem": describe_problem(problem), "settings": describe_shared(settings)}
     before = read_plan(folder) if (folder / CELLS).exists() else None
     if before is not None:
+        longer = described["settings"]["rounds"] > before.rounds
         stored, current = _shared(before.problem, before.settings), _shared(**described)
-        refuse_differences(folder, "comparison", stored, current, before.versions)
+        as_before = current | ({"rounds": before.rounds} if longer else {})
+        refuse_differences(folder, "comparison", stored, as_before, before.versions)
+        if longer:
+            _check_longer(before, algorithms, seeds)
     plan = Plan(
         folder=folder,
         cells=_add_cells(folder, {} if before is None else before.cells, problem, algorithms),
@@ -221,6 +234,18 @@ def write_plan(
     except OSError as error:
         raise ValueError(f"run_dir {str(folder)!r} cannot be used ({error.strerror}): choose another") from None
     return plan
+
+
+def _check_longer(before: Plan, algorithms: Mapping[str, Algorithm], seeds: Sequence[int]) -> None:
+    """A comparison is made longer as a whole: its tables are of runs of the same length."""
+    left = [f"algorithm {label!r}" for label in before.cells if label not in algorithms]
+    left += [f"seed {seed}" for seed in before.seeds if seed not in seeds]
+    if left:
+        raise ValueError(
+            f"run_dir {str(before.folder)!r} has a comparison of {before.rounds} rounds, which can only be made longer "
+            f"as a whole, and these of it were not given: {', '.join(left)}: give them too"
+        )
+    refuse_uneven_ends(before.folder, (before.place(label, seed) for label in before.cells for seed in before.seeds))
 
 
 def _shared(problem: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from .checksums import REBUILD, refuse_damage
 from .client_files import ClientFiles, Evaluations
 from .differences import differences, is_longer, refuse_differences
 from .growing_files import Row, read_history
+from .lengthening import refuse_uneven_end
 from .run_files import (
     ENVIRONMENT,
     EXECUTION,
@@ -153,14 +154,7 @@ class RunDirectory:
         """Makes the run that is there one of more rounds; its records follow (`fit`), also after a crash here."""
         former = stored["rounds"]
         if self._records.written() > former:  # with round 0: it is finished
-            for name in ("evaluate_every", "evaluate_clients_every"):
-                every = settings.get(name)
-                if isinstance(every, int) and former % every:
-                    raise ValueError(
-                        f"run_dir {str(self.path)!r} has a finished run of {former} rounds, which cannot be made "
-                        f"longer: with {name}={every}, round {former} was evaluated only because it was the last; "
-                        "give another directory"
-                    )
+            refuse_uneven_end(self.path, settings, former)
         self.say(RunStatus.INTERRUPTED, f"made longer, from {former} to {settings['rounds']} rounds")
         write_json(self.path / SETTINGS, {**stored, "rounds": settings["rounds"]})
 

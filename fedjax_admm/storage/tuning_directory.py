@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..results.tuning import DIRECTIONS, Objective, Tuning
 from .comparison_directory import comparable_problem, describe_shared
 from .description import describe, recreate
 from .differences import refuse_differences
+from .lengthening import refuse_uneven_ends
 from .parts import CannotRecreate
 from .run_files import SETTINGS, check_place, read_status
 from .settings import describe_algorithm, describe_problem
@@ -48,6 +49,16 @@ class TuningPlan:
     problem: Mapping[str, Any]
     shared: Mapping[str, Any]
     versions: Mapping[str, str]
+
+    @property
+    def rounds(self) -> int:
+        """The rounds of a whole run, the last rung."""
+        return self.search["rungs"][-1]
+
+    def of_rounds_as(self, other: TuningPlan) -> TuningPlan:
+        """The same plan with the rounds and rungs of another."""
+        search = self.search | {"rungs": other.search["rungs"]}
+        return replace(self, search=search, shared=self.shared | {"rounds": other.shared.get("rounds")})
 
     def place(self, label: str, seed: int) -> Path:
         """The run directory of a setting and a seed; it need not be there yet.
@@ -155,10 +166,10 @@ def write_tuning_plan(
     halving: int | None,
     shared: Mapping[str, Any],
 ) -> TuningPlan:
-    """Writes down what a tuning is to do, or finds that its directory has the same one.
+    """Writes down what a tuning is to do, or finds that its directory has the same one, perhaps of fewer rounds.
 
     Args:
-        folder: The directory, new or with the same tuning.
+        folder: The directory, new or with the same tuning. Without halving it may have fewer rounds.
         problem: The problem of all runs.
         settings: label -> setting.
         algorithms: One for each.
@@ -183,8 +194,11 @@ def write_tuning_plan(
     plan = TuningPlan(folder, cells, search, describe_problem(problem), describe_shared(shared), versions())
     if (folder / TUNING).exists():
         before = read_tuning_plan(folder)
-        _refuse_another(before, plan)
-        return before
+        longer = plan.rounds > before.rounds
+        _refuse_another(before, plan.of_rounds_as(before) if longer else plan)
+        if not longer:
+            return before
+        _check_longer(before)
     try:
         if processes.is_first():
             folder.mkdir(parents=True, exist_ok=True)
@@ -193,6 +207,17 @@ def write_tuning_plan(
     except OSError as error:
         raise ValueError(f"run_dir {str(folder)!r} cannot be used ({error.strerror}): choose another") from None
     return plan
+
+
+def _check_longer(before: TuningPlan) -> None:
+    """Runs can go on, but not a search that has dropped settings at rounds that follow from the number of rounds."""
+    if before.search["halving"] is not None:
+        raise ValueError(
+            f"run_dir {str(before.folder)!r} has a tuning with halving over {before.rounds} rounds, which cannot be made"
+            " longer: with more rounds it would have judged, and dropped, settings at others; give another directory"
+        )
+    seeds = before.search["seeds"]
+    refuse_uneven_ends(before.folder, (before.place(label, seed) for label in before.cells for seed in seeds))
 
 
 def _folders(labels: Mapping[str, Any]) -> list[str]:

@@ -110,6 +110,21 @@ def test_resume_with_more_rounds_makes_a_run_longer(tmp_path, capsys):
     assert "rounds: 4 there, 3 now" in capsys.readouterr().err
 
 
+def test_a_comparison_and_a_tuning_are_made_longer_by_either_command(tmp_path, capsys):
+    small = "linear --clients 4 --rows-per-client 6 --dimension 3 --no-progress --out"
+    compare = f"compare {small} {tmp_path}/c --algorithms fedavg,fedadmm".split()
+    tune = f"tune {small} {tmp_path}/t --algorithm fedadmm --grid penalty=0.1,1".split()
+    for command, name, read in ((compare, "c", fa.read_comparison), (tune, "t", fa.read_tuning)):
+        assert main([*command, "--rounds", "2"]) == 0
+        assert main([*command, "--rounds", "4"]) == 0
+        assert main(["resume", str(tmp_path / name), "--rounds", "6", "--no-progress"]) == 0
+        runs = read(tmp_path / name).runs
+        assert len(runs) == 2 and all(len(run.cohorts) == 6 for seeds in runs.values() for run in seeds.values())
+    capsys.readouterr()
+    assert main([*compare, "--rounds", "8", "--algorithms", "fedavg"]) == 2
+    assert "can only be made longer as a whole" in capsys.readouterr().err
+
+
 def test_an_argument_without_help_is_refused():
     with pytest.raises(ValueError, match=r'fit has no help for rate: add it to "Args:"'):
         Flags([fit], "Fit")

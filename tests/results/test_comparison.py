@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 
+import jax
 import numpy as np
 import pytest
 from federations import least_squares
@@ -192,6 +194,71 @@ def test_a_comparison_is_of_one_problem_and_one_setting(tmp_path):
     with pytest.raises(ValueError, match="penalty: 0.1 there, 9.0 now"):
         compared({"InSa": fa.fedadmm_insa(LOCAL, penalty=9.0)}, run_dir=tmp_path)
     assert (tmp_path / "comparison.json").read_bytes() == before
+
+
+def assert_same_runs(one, other):
+    """To the bit: every solve, and histories without seconds."""
+    for label in ALGORITHMS:
+        assert one.runs[label].keys() == other.runs[label].keys()
+        for seed, run in one.runs[label].items():
+            twin = other.runs[label][seed]
+            jax.tree.map(np.testing.assert_array_equal, (run.cohorts, run.solves), (twin.cohorts, twin.solves))
+            for name in run.history:
+                if "seconds" not in name:
+                    np.testing.assert_array_equal(run.history[name], twin.history[name], err_msg=name)
+
+
+@pytest.mark.parametrize("done", ["finished", "cut off"])
+def test_a_comparison_with_more_rounds_is_one_that_had_them_from_the_start(tmp_path, done):
+    seen = []
+
+    def stop(row):
+        seen.append(row)
+        if done == "cut off" and len(seen) == 40:  # the second seed's first run
+            raise RuntimeError("cut off")
+
+    with pytest.raises(RuntimeError) if done == "cut off" else contextlib.nullcontext():
+        compared(run_dir=tmp_path / "longer", on_round=stop)
+    longer, once = (compared(run_dir=tmp_path / name, rounds=21) for name in ("longer", "once"))
+    assert_same_runs(longer, once)
+    assert_same_runs(fa.read_comparison(tmp_path / "longer"), once)
+    for table in ("table.txt", "table.csv", "table.md", "table.tex"):
+        assert (tmp_path / "longer" / table).read_bytes() == (tmp_path / "once" / table).read_bytes()
+    with pytest.raises(ValueError, match="rounds: 21 there, 14 now"):
+        compared(run_dir=tmp_path / "longer")
+
+
+def test_a_comparison_whose_lengthening_was_cut_off_is_shown_and_goes_on(tmp_path):
+    compared(run_dir=tmp_path, seeds=[0])
+
+    def stop(row):
+        raise RuntimeError("cut off")
+
+    with pytest.raises(RuntimeError, match="cut off"):
+        compared(run_dir=tmp_path, seeds=[0], rounds=21, on_round=stop)
+    part = fa.read_comparison(tmp_path)
+    assert not part.by_label() and "InSa, seed 0: finished with 14 rounds, the comparison has 21" in part.notes()
+    assert_same_runs(compared(run_dir=tmp_path, seeds=[0], rounds=21), compared(seeds=[0], rounds=21))
+
+
+def test_a_comparison_is_made_longer_as_a_whole_and_with_nothing_else(tmp_path):
+    uneven = {"evaluate_every": 4}  # 14 is evaluated only because it is the last
+    compared(run_dir=tmp_path / "even", seeds=[0, 1], evaluate_every=7)
+    compared(run_dir=tmp_path / "uneven", seeds=[0], **uneven)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    more = {"run_dir": tmp_path / "even", "rounds": 21, "evaluate_every": 7}
+    for algorithms, options, message in (
+        (ALGORITHMS, more | {"seeds": [0]}, "as a whole, and these of it were not given: seed 1: give them too"),
+        ({"InSa": ALGORITHMS["InSa"]}, more | {"seeds": [0, 1]}, "not given: algorithm 'FedAvg': give them too"),
+        (ALGORITHMS, more | {"seeds": [0, 1], "participation": 3}, r"\(participation: 2 there, 3 now\)"),
+        (ALGORITHMS | {"InSa": ALGORITHMS["FedAvg"]}, more | {"seeds": [0, 1]}, "algorithm InSa"),
+        (ALGORITHMS, uneven | {"run_dir": tmp_path / "uneven", "rounds": 20, "seeds": [0]}, "because it was the last"),
+    ):
+        with pytest.raises(ValueError, match=message) as refused:
+            compared(algorithms, **options)
+        assert "\n" not in str(refused.value)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
+    compared(**more | {"seeds": [0, 1, 2]})  # a new seed joins
 
 
 @pytest.mark.parametrize(

@@ -167,13 +167,42 @@ def test_another_tuning_in_the_same_directory_is_refused(problem, tmp_path):
     fa.tune(problem, lambda penalty: make(penalty, 0.01), grid, **settings)
     for change, grid_now, rate, message in (
         ({}, {"penalty": [0.1, 1.0]}, 0.01, r"grid penalty: \[0.1\] there, \[0.1, 1.0\] now"),
-        ({"rounds": 4}, grid, 0.01, "rounds: 2 there, 4 now"),
+        ({"rounds": 1}, grid, 0.01, "rounds: 2 there, 1 now"),
+        ({"rounds": 4, "seeds": [1]}, grid, 0.01, r"\(seeds: \[0\] there, \[1\] now\)"),
         ({"seeds": [1]}, grid, 0.01, r"seeds: \[0\] there, \[1\] now"),
         ({"last": 2}, grid, 0.01, "objective.last: 1 there, 2 now"),
         ({}, grid, 0.02, "algorithm of penalty 0.1.local.learning_rate: 0.01 there, 0.02 now"),
     ):
         with pytest.raises(ValueError, match=message):
             fa.tune(problem, lambda penalty, rate=rate: make(penalty, rate), grid_now, **settings | change)
+
+
+@pytest.mark.parametrize("at_once", ["auto", 1])
+def test_a_tuning_without_halving_with_more_rounds_is_one_that_had_them_from_the_start(problem, tmp_path, at_once):
+    settings = SETTINGS | {"at_once": at_once, "run_dir": tmp_path / "longer"}
+    fa.tune(problem, make, GRID, **settings)
+    longer = fa.tune(problem, make, GRID, **settings | {"rounds": 14})
+    once = fa.tune(problem, make, GRID, **SETTINGS | {"at_once": at_once, "rounds": 14})
+    np.testing.assert_array_equal(longer.scores, once.scores)
+    for label, runs in once.runs.items():
+        for seed, run in runs.items():
+            twin = longer.runs[label][seed]
+            jax.tree.map(np.testing.assert_array_equal, (run.cohorts, run.solves), (twin.cohorts, twin.solves))
+            np.testing.assert_array_equal(run.history["loss"], twin.history["loss"])
+    assert longer.best == once.best == fa.read_tuning(tmp_path / "longer").best
+
+
+def test_a_tuning_with_halving_or_an_end_out_of_turn_cannot_be_made_longer(problem, tmp_path):
+    grid, settings = {"penalty": [0.1, 1.0], "learning_rate": [0.01]}, SETTINGS | {"seeds": [0], "run_dir": tmp_path}
+    for name, options, message in (
+        ("halved", {"halving": 2, "rounds": 4}, "has a tuning with halving over 4 rounds, which cannot be made longer"),
+        ("uneven", {"rounds": 3}, "round 3 was evaluated only because it was the last"),
+    ):
+        options = settings | options | {"run_dir": tmp_path / name}
+        before = fa.tune(problem, make, grid, **options)
+        with pytest.raises(ValueError, match=message):
+            fa.tune(problem, make, grid, **options | {"rounds": 8})
+        np.testing.assert_array_equal(fa.tune(problem, make, grid, **options).scores, before.scores)
 
 
 def test_settings_that_differ_in_more_than_numbers(problem):
@@ -312,8 +341,11 @@ def test_on_disk_there_is_a_report_and_a_command(tmp_path, capsys):
     best = ", ".join(f"{name} {value:g}" for name, value in tuning.best.items())
     assert f"best: {best}" in printed and "4 to round 1, 2 to round 2, 1 to round 4" in printed
     assert (folder / "scores.csv").read_text() == tuning.csv()
-    assert main(["resume", str(folder), "--no-progress"]) == 0
-    assert f"best: {best}" in capsys.readouterr().out
+    for again in (["resume", str(folder), "--no-progress"], f"tune linear {small} {grid} --out {folder}".split()):
+        assert main(again) == 0
+        assert f"best: {best}" in capsys.readouterr().out
+    assert main(["resume", str(folder), "--rounds", "8"]) == 2
+    assert "has a tuning with halving over 4 rounds, which cannot be made longer" in capsys.readouterr().err
     assert main(["report", str(folder)]) == 0
     page = (folder / "report.html").read_text()
     assert "data:image/png" in page and f"the best setting: {tuning.labels[tuning.ranking()[0]]}" in page
@@ -322,7 +354,7 @@ def test_on_disk_there_is_a_report_and_a_command(tmp_path, capsys):
         ("--grid penalty", "--grid must be NAME=VALUES"),
         ("--grid rate=1", "--grid: a name must be one of 'learning-rate', 'max-epochs'"),
         ("--grid penalty=log(1)", "a range must be log(LOW,HIGH)"),
-        ("", "grid must have one name at least"),
+        ("", "--grid is missing: give what to try, NAME=VALUES"),
     ):
         assert main(f"tune linear {small} {words}".split()) == 2
         assert message in capsys.readouterr().err
