@@ -18,17 +18,26 @@ def kept(function: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         function: Takes trees of arrays; its keyword arguments are static.
     """
-    name = getattr(function, "__name__", "kept")
 
     def call(*arrays: Any, **static: Any) -> Any:
-        plain = functools.partial(function, **static)
-        own = functools.wraps(function)(plain)
-
-        def alone(*arrays: Any) -> Any:
-            with set_xla_metadata(inlineable="false"):
-                return jax.jit(own)(*arrays)
-
+        alone, plain = _versions(function, tuple(sorted(static.items())))
         return lax.platform_dependent(*arrays, cpu=alone, default=plain)
 
-    call.__name__ = name
+    call.__name__ = getattr(function, "__name__", "kept")
     return call
+
+
+@functools.cache
+def _versions(function: Callable[..., Any], static: tuple[tuple[str, Any], ...]) -> tuple[Callable[..., Any], ...]:
+    """The function as a computation of its own, and as it is.
+
+    The same objects in each layer, so that layers of the same shape are traced once.
+    """
+    plain = functools.partial(function, **dict(static))
+    own = jax.jit(functools.wraps(function)(plain))
+
+    def alone(*arrays: Any) -> Any:
+        with set_xla_metadata(inlineable="false"):
+            return own(*arrays)
+
+    return alone, plain

@@ -83,11 +83,19 @@ NARROW = 16
 def _direct(x: jax.Array, kernel: jax.Array, pads: Pads) -> jax.Array:
     """Convolution at stride one where the padding keeps the height, by XLA's own on a CPU."""
 
+    in_turns, rows = _versions(pads)
+    return lax.platform_dependent(x, kernel, cpu=in_turns, default=rows)
+
+
+@functools.cache
+def _versions(pads: Pads) -> tuple[Callable[[jax.Array, jax.Array], jax.Array], ...]:
+    """Of a convolution: the same objects in each layer, so that layers of the same shape are traced once."""
+
     def rows(x, kernel):
         columns = _column_patches(x, kernel.shape[1], pads[1])
         return _add_rows(columns, kernel, pads[0][0], x.shape[1] + sum(pads[0]) - kernel.shape[0] + 1, x.dtype)
 
-    return lax.platform_dependent(x, kernel, cpu=_in_turns(functools.partial(_convolve, pads=pads)), default=rows)
+    return _in_turns(functools.partial(_convolve, pads=pads)), rows
 
 
 def _direct_backward(pads, residuals, g):
