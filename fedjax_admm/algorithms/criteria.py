@@ -61,6 +61,7 @@ from ..core.vocabulary import LocalProgress
 
 RESIDUALS = ("exact", "epoch_mean", "verified")
 REFERENCES = ("server", "client")
+MAKERS = "fa.criteria, such as fa.criteria.relative_residual(c=0.01), or None"
 MEMBERS = ("tolerance", "sigma", "residual", "reference", "floor")
 
 
@@ -163,7 +164,7 @@ def checked(criterion: Criterion | None, *, unless_kept: str | None = None) -> C
         unless_kept: Of an algorithm whose clients do not keep their former parameters, what to use instead.
     """
     chosen = run_to_maximum() if criterion is None else criterion
-    part = checks.part("criterion", chosen, MEMBERS, "fa.criteria")
+    part = checks.part("criterion", chosen, MEMBERS, MAKERS)
     for name, words in (("residual", RESIDUALS), ("reference", REFERENCES)):
         checks.choice(f"{type(part).__name__}.{name}", getattr(part, name), (None, *words))
     if not isinstance(getattr(part, "needs_noise", False), bool):

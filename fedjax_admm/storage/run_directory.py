@@ -37,7 +37,7 @@ from ..engine import processes
 from ..results.history import DivergenceError
 from . import settings as settings_module
 from .checkpoints import Checkpoints
-from .checksums import REBUILD, Checksums, refuse_damage
+from .checksums import CLIENTS, REBUILD, Checksums, refuse_damage
 from .client_files import CLIENT_METRICS, ClientFiles, Evaluations
 from .growing_files import HistoryFile, Row, SolvesFile, read_history, sync
 from .lengthening import refuse_uneven_end
@@ -167,6 +167,9 @@ class RunDirectory:
         self._checksums.restart(starts)  # first: after a crash in between, the files still say what is to be done
         for name in starts:
             files[name].lengthen()
+        if self._client_files is not None and CLIENTS in self._checksums.damaged(0):
+            _warn(f"{self.path / CLIENTS} was damaged or lost, and is written again")
+            self._client_files.write_clients()
 
     def _keep_execution(self, resolved: Mapping[str, Any]) -> None:
         """Sees to it that there is an execution.json, and says where the run may differ in rounding."""
