@@ -31,15 +31,23 @@ NOT_ROWS = {*dir(State), *(field.name for field in dataclasses.fields(State)), "
 MAKERS = "fa.fedavg(...), fa.fedadmm_insa(...) and the like"
 
 
-def check_parts(algorithm: Any) -> None:
-    """The members are there, the words are known words, and every field is a number or compiled in."""
+def check_parts(algorithm: Any, name: str = "algorithm") -> None:
+    """The members are there, the words are known words, and every field is a number or compiled in.
+
+    Args:
+        algorithm: What a user gave.
+        name: The argument's name, for messages.
+
+    Raises:
+        ValueError: It is not so.
+    """
     if all(hasattr(algorithm, name) for name in FORMER) and not hasattr(algorithm, "reply"):
         raise ValueError(
             f"algorithm {type(algorithm).__name__} is written for version 0.1, with subproblems and update of all "
             "clients: since 0.2 a method is init, start, broadcast, subproblem, reply and aggregate, for one client "
             "each (docs/how-to/own_algorithm.md; CHANGELOG, 0.2.0)"
         )
-    checks.part("algorithm", algorithm, MEMBERS, MAKERS)
+    checks.part(name, algorithm, MEMBERS, MAKERS)
     checks.part("local", algorithm.local, ("step", "rows_per_trip"), "fa.LocalSolver(...)")
     criteria.checked(algorithm.criterion)
     if jax.tree_util.all_leaves([algorithm]):
@@ -105,6 +113,7 @@ def _abstract_round(algorithm: Algorithm, params: Params, everyone: Clients) -> 
     _leaves(f"{kind}.broadcast", sent)
     subproblem = mine.subproblem(sent, row, client, round)
     _check_subproblem(f"{kind}.subproblem", subproblem, params, algorithm.criterion)
+    _check_is_sent(kind, subproblem, sent, _model(algorithm, params, server))
     _check_rule(getattr(mine, "penalty_rule", None), params, zero)
     solution = Solution(
         params,
@@ -203,6 +212,24 @@ def _check_subproblem(place: str, subproblem: Any, params: Params, criterion: An
         raise ValueError(
             f"{place} must give previous, the client's former parameters, for reference='client' of "
             f"{type(criterion).__name__}: keep them in its row, or use 'server'"
+        )
+
+
+def _model(algorithm: Any, params: Params, server: Any) -> Params:
+    """The server's parameters from which clients start."""
+    return algorithm.iterate(params, server) if isinstance(algorithm, SeparateIterate) else params
+
+
+def _check_is_sent(kind: str, subproblem: Subproblem, sent: Any, model: Params) -> None:
+    """A subproblem that leaves out start or center means the server's parameters, so clients must get these."""
+    names = ["start"] * (subproblem.start is None)
+    names += ["center"] * (subproblem.center is None and subproblem.penalty is not None)
+    got = {id(leaf) for leaf in jax.tree.leaves(sent)}
+    if names and not all(id(leaf) in got for leaf in jax.tree.leaves(model)):
+        given = " and ".join(f"{name}=" for name in names)
+        raise ValueError(
+            f"{kind}.subproblem leaves out {given}, which then are the server's params, but {kind}.broadcast does not "
+            f"send these as they are: give {given} from what is sent, or send params too"
         )
 
 

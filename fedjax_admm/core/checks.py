@@ -137,8 +137,12 @@ def choice(name: str, value: Any, options: tuple[str | None, ...]) -> Any:
 def part(name: str, value: Any, members: tuple[str, ...], maker: str) -> Any:
     """A part of an algorithm: an object, not the function that makes it, with the members that the engine asks for."""
     missing = [member for member in members if not hasattr(value, member)]
-    if isinstance(value, type) or inspect.isfunction(value) or len(missing) == len(members):
-        raise ValueError(f"{name} must be an object made by {maker}, got {value!r}")
+    if isinstance(value, type) or inspect.isfunction(value):
+        makes_one = not missing or value.__module__.startswith(__package__.partition(".")[0])
+        call = f": call it, {value.__name__}(...)" if makes_one else ""
+        raise ValueError(f"{name} must be an object made by {maker}, got {value.__qualname__}{call}")
+    if len(missing) == len(members):
+        raise ValueError(f"{name} must be an object made by {maker}, got {short(value)}")
     if missing:
         kind = type(value).__name__
         raise ValueError(
@@ -148,10 +152,20 @@ def part(name: str, value: Any, members: tuple[str, ...], maker: str) -> Any:
     return value
 
 
+def short(value: Any) -> str:
+    """A value as Python shows it, in at most 80 letters.
+
+    >>> short("exact"), len(short(list(range(100))))
+    ("'exact'", 80)
+    """
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def function(name: str, value: Any, form: str, arguments: tuple[int, ...] = ()) -> None:
     """Something that can be called, with one of these numbers of arguments if any are given."""
     if not callable(value):
-        raise ValueError(f"{name} must be a function, {form}, got {value!r}")
+        raise ValueError(f"{name} must be a function, {form}, got {short(value)}")
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):  # of a function that Python cannot look into

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tokenize
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
 
 
 class DamagedFileError(OSError):
@@ -19,6 +22,26 @@ class DamagedFileError(OSError):
 
     def __init__(self, problem: str, remedy: str = "restore it, or give another directory") -> None:
         super().__init__(f"{problem}: {remedy}")
+
+
+def load_array(path: Path, mapped: bool = False) -> np.ndarray:
+    """Reads the array in a `.npy` file.
+
+    Args:
+        path: The file.
+        mapped: Whether to map it into memory instead.
+
+    Returns:
+        The array.
+
+    Raises:
+        ValueError: It holds none. NumPy's own errors for a header in which a bit has flipped are of many kinds.
+        OSError: It cannot be read.
+    """
+    try:
+        return np.lib.format.open_memmap(path, mode="r") if mapped else np.load(path, allow_pickle=False)
+    except (SyntaxError, tokenize.TokenError, TypeError, OverflowError, MemoryError, RecursionError) as error:
+        raise ValueError(f"its header cannot be read ({error})") from None
 
 
 def directory_in_place_of(path: Path) -> DamagedFileError:

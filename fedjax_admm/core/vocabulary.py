@@ -69,7 +69,8 @@ class Subproblem(NamedTuple):
 
         min_u f_i(u) - <linear, u> + penalty / 2 ||u - center||^2
 
-    None means: no such term (linear, penalty), the model received (center, start), or not kept (previous).
+    None means: no such term (linear, penalty); the server's parameters, which `broadcast` must then send (center,
+    start); or not kept (previous).
 
     >>> Subproblem(penalty=0.1).linear is None  # FedProx's
     True

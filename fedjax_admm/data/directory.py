@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 import jax
 import numpy as np
 
-from ..core.files import check_writable, write_whole
+from ..core.files import check_writable, load_array, write_whole
 
 INDEX, CLIENTS, FORMAT = "federation.json", "clients.npz", 1
 CHECK_BYTES = 1 << 26  # a federation up to this size is read and checked when it is opened
@@ -253,7 +253,7 @@ def _map(folder: Path, described: dict[str, Any], rows: int) -> np.ndarray:
     if Path(name).name != name or path.is_symlink():
         raise ValueError(f"{folder / INDEX} points outside of its directory, to {name}: {_REMEDY}")
     try:
-        leaf = np.lib.format.open_memmap(path, mode="r")
+        leaf = load_array(path, mapped=True)
     except (OSError, ValueError, EOFError) as error:
         raise _damaged(path, " ".join(str(error).split())) from None
     if leaf.dtype.kind == "V":  # of bfloat16 and the like NumPy's files know the width alone

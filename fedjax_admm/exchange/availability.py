@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from ..core import checks, randomness
+from ..core.vocabulary import VACANT
 
 _STREAM = 0xA7A11  # keeps these draws apart from anything else that is seeded with the run's seed
 
@@ -171,6 +172,8 @@ class ChosenBy(Availability):
         if chosen.dtype == bool and chosen.shape == (moment.num_clients,):
             return np.flatnonzero(chosen)
         name = f"participation(round={moment.round}, key)"
+        if np.issubdtype(chosen.dtype, np.integer):
+            chosen = chosen[chosen != VACANT]  # the empty places of a run's cohorts
         return np.sort(checks.client_numbers(name, chosen, moment.num_clients, may_be_empty=True))
 
 

@@ -26,7 +26,8 @@ class Cohorts:
     Args:
         participation: A fraction in (0, 1] of the clients or a whole number of them, drawn uniformly without
             replacement in each round; a part of `availability`, or a function (round, key) -> clients; or an integer
-            array [rounds, cohort] or a list of lists that says who.
+            array [rounds, cohort] or a list of lists that says who. There VACANT is an empty place, as in a run's
+            `cohorts`.
         num_clients: How many clients there are.
         seed: The run's.
 
@@ -53,11 +54,10 @@ class Cohorts:
             participation = participation.item() if hasattr(participation, "item") else participation
             self._availability, self.may_vary = Always(participation), False
         else:
-            participation, self.schedule = _read_schedule(participation, num_clients)
-            self.may_vary = isinstance(participation, list)
+            participation, self.schedule, self.size = _read_schedule(participation, num_clients)
+            self.may_vary = any(len(cohort) < self.size for cohort in self.schedule)
         self.setting = participation  # what was asked for, in one form
         if self.schedule is not None:
-            self.size = max(map(len, self.schedule))
             return
         name = "cohort" if self.may_vary else "participation"
         self.size = _size(name, self._availability.cohort, num_clients)
@@ -105,7 +105,10 @@ class Cohorts:
     def after(self, round: int) -> np.ndarray | None:
         """The clients of round `round`, None if there is no such round, or nobody knows them yet."""
         known = not self.needs_clock and (self.schedule is None or round < len(self.schedule))
-        return self[round] if known else None
+        try:
+            return self[round] if known else None
+        except Exception:  # a function need not name anybody after the last round; in any other round it is told then
+            return None
 
     def check_repeats(self, cohorts: np.ndarray) -> None:
         """A function must name the clients again that it named in the rounds with these cohorts [rounds, cohort]."""
@@ -134,6 +137,11 @@ def _size(name: str, cohort: Any, num_clients: int) -> int:
         if not 1 <= value <= num_clients:
             raise ValueError(f"{name} as a number of clients must be 1 to {num_clients}, got {value}")
         return value
+    if isinstance(value, str) or value is None:
+        raise ValueError(
+            f"{name} must be a fraction or a number of clients, a rule of fa.availability, a function (round, key) -> "
+            f"clients, or a list with one list of clients per round, got {value!r}: 1.0 selects all clients"
+        )
     fraction = checks.number(name, value, above=0)
     if fraction > 1:
         raise ValueError(
@@ -142,20 +150,28 @@ def _size(name: str, cohort: Any, num_clients: int) -> int:
     return max(1, int(np.floor(fraction * num_clients + 0.5)))
 
 
-def _read_schedule(participation: Any, num_clients: int) -> tuple[Any, list[np.ndarray]]:
-    """Cohorts that were given: as settings have them, an array or a list of lists, and as arrays."""
+def _read_schedule(participation: Any, num_clients: int) -> tuple[Any, list[np.ndarray], int]:
+    """Cohorts that were given: as settings have them, an array or a list of lists; as arrays; and the places of each.
 
-    def read(rounds: Any, may_be_empty: bool) -> list[np.ndarray]:
-        return [
-            checks.client_numbers(f"participation[{round}]", cohort, num_clients, may_be_empty=may_be_empty)
-            for round, cohort in enumerate(rounds)
-        ]
+    A run's own `cohorts` have empty places. An array keeps its places, so that a run with them has the same shapes.
+    """
+    rounds = [np.asarray(cohort) for cohort in participation]
+    wrong = next((f"shape {each.shape} for round {k}" for k, each in enumerate(rounds) if each.ndim != 1), "no round")
+    if not rounds or wrong != "no round":
+        raise ValueError(
+            "participation as an array must be [rounds, cohort], and as a list have one list of clients per round ([] "
+            f"for a round without any), got {wrong}"
+        )
+    cohorts = [
+        checks.client_numbers(f"participation[{round}]", _without_vacant(cohort), num_clients, may_be_empty=True)
+        for round, cohort in enumerate(rounds)
+    ]
+    places = max(1, *map(len, rounds))
+    if all(len(cohort) == places for cohort in rounds):
+        return np.stack(rounds).astype(np.int32), cohorts, places
+    return [cohort.tolist() for cohort in cohorts], cohorts, places
 
-    try:
-        array = np.asarray(participation)
-    except ValueError:  # rounds of different sizes
-        cohorts = read(participation, True)
-        return [cohort.tolist() for cohort in cohorts], cohorts
-    if array.ndim != 2 or array.size == 0:
-        raise ValueError(f"participation as an array must be [rounds, cohort], got shape {array.shape}")
-    return array.astype(np.int32), read(array, False)
+
+def _without_vacant(ids: np.ndarray) -> np.ndarray:
+    """Clients' numbers without the empty places of a run's cohorts."""
+    return ids[ids != VACANT] if np.issubdtype(ids.dtype, np.integer) else ids

@@ -31,6 +31,7 @@ from ..core.vocabulary import Client, Clients, Round
 
 PRESENT = -1  # in place of a stop code: the client takes part
 MEMORIES = "exchange"  # the clients' rows under this name are the stages'
+MAKER = "a class of yours that inherits from fa.Stage, or a list of such objects"
 MEMBERS = ("name", "stream", "start", "absent", "receive", "transform", "remember", "check", "check_rounds")
 Memory = dict[str, Any]
 
@@ -108,7 +109,7 @@ class Exchange:
         """Of stages that a user gave, checked."""
         stages = () if stages is None else tuple(stages) if isinstance(stages, (tuple, list)) else (stages,)
         for stage in stages:
-            checks.part("exchange", stage, MEMBERS, "records that inherit from fa.Stage")
+            checks.part("exchange", stage, MEMBERS, MAKER)
             if jax.tree_util.all_leaves([stage]):
                 kind = type(stage).__name__
                 raise ValueError(f"exchange has a {kind}, whose numbers JAX cannot see: write @fa.record above it")

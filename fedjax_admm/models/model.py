@@ -59,12 +59,17 @@ def _from_flax(module: Any, sample_input: Any) -> Model:
     if isinstance(module, linen.Module):
         if sample_input is None:
             raise ValueError("a linen module needs sample_input, a batch of inputs that tells the shapes; got None")
+        if not hasattr(sample_input, "shape") or not hasattr(sample_input, "dtype"):
+            raise ValueError(f"sample_input must be an array, such as jnp.zeros((1, 784)), got {sample_input!r}")
         sample = jax.ShapeDtypeStruct(sample_input.shape, sample_input.dtype)
         _check_linen(module, sample)
         return Model(_LinenInit(module, sample), _LinenApply(module))
     if isinstance(module, nnx.Module):
         params, apply = _split_nnx(module)
         return Model(_Constant(params), apply)
+    if isinstance(module, type) and issubclass(module, linen.Module | nnx.Module):
+        make = f"{module.__name__}(...)" if issubclass(module, linen.Module) else f"lambda rngs: {module.__name__}(...)"
+        raise ValueError(f"module must be a flax module, got the class {module.__name__}: give {make}")
     if not callable(module):
         raise ValueError(
             f"module must be a flax linen or nnx module, or a function of nnx.Rngs that builds one, got {module=}"

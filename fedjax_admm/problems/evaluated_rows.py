@@ -27,7 +27,7 @@ def check_evaluate(evaluate: Any, problem: Problem | None = None) -> None:
     """
     if evaluate is None or evaluate == "all":
         return
-    if isinstance(evaluate, str) and evaluate != "test":
+    if evaluate != "test" and not isinstance(evaluate, (int, float, np.number)):
         raise ValueError(f"evaluate must be 'all', a number of rows, 'test' or None, got {evaluate!r}")
     if evaluate != "test":
         checks.integer("evaluate", evaluate, at_least=1)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..algorithms.base import Algorithm
+from ..algorithms.contract import check_parts
 from ..core import checks
 from ..core.client_statistics import PERSONAL, column_names
 from ..engine import processes
@@ -67,7 +68,8 @@ def compare(
     """
     if not isinstance(algorithms, Mapping) or not algorithms:
         got = "{}" if algorithms == {} else type(algorithms).__name__
-        raise ValueError(f"algorithms must be label -> algorithm, at least one, got {got}")
+        such = '{"FedAvg": fa.fedavg(local)}'
+        raise ValueError(f"algorithms must be label -> algorithm, at least one, got {got}: give such as {such}")
     algorithms = {str(label): algorithm for label, algorithm in algorithms.items()}
     labels = tuple(algorithms)
     checks.choice("baseline", labels[0] if baseline is None else baseline, labels)
@@ -115,7 +117,7 @@ def compare(
 def check_seeds(seeds: Any) -> list[int]:
     """Seeds, as different whole numbers."""
     if not isinstance(seeds, (Sequence, np.ndarray, range)) or isinstance(seeds, str):
-        raise ValueError(f"seeds must be a list of numbers, got {seeds!r}")
+        raise ValueError(f"seeds must be a list of numbers, such as [0, 1, 2], got {seeds!r}")
     numbers = [checks.integer("seeds", seed, at_least=0) for seed in seeds]
     if not numbers or len(set(numbers)) < len(numbers):
         raise ValueError(f"seeds must be different numbers, at least one, got {numbers}")
@@ -145,7 +147,8 @@ def _check_settings(
     check_run(**settings)
     names = ("participation", "initial_params", "execution", *CONDITIONS)
     shared = {name: settings[name] for name in names if name in settings}
-    for algorithm in algorithms.values():
+    for label, algorithm in algorithms.items():
+        check_parts(algorithm, f"algorithms[{label!r}]")
         Simulation(problem, algorithm, **shared).check_rounds(rounds)
 
 

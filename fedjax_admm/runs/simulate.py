@@ -63,7 +63,8 @@ def simulate(
         rounds: How many rounds.
         participation: Which clients take part in each round: a fraction or a whole number of them, drawn uniformly; a
             rule that says who is available, such as `fa.availability.probability(0.3, cohort=40)`; a function (round,
-            key) -> clients; an integer array [rounds, cohort]; or a list with one list of clients per round.
+            key) -> clients; an integer array [rounds, cohort], such as the `cohorts` of another run; or a list with one
+            list of clients per round.
         seed: Determines the initial parameters, the cohorts and the order of the rows in each epoch. Two algorithms
             with the same seed start at the same point and select the same clients.
         initial_params: z^0 instead of `problem.init`'s.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -311,9 +311,12 @@ def _evaluate(problem: Problem, states: State, members: Sequence[_Member]) -> No
 
 def _checked(runs: Any) -> list[tuple[Algorithm, int]]:
     """Pairs of an algorithm and a seed whose algorithms differ in numbers alone."""
-    pairs = list(runs)
+    pairs = list(runs) if isinstance(runs, Iterable) else []
     if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
-        raise ValueError(f"runs must be pairs (algorithm, seed), at least one, got {runs!r}")
+        raise ValueError(
+            f"runs must be a list of pairs (algorithm, seed), such as [(algorithm, 0), (algorithm, 1)], at least one, "
+            f"got {checks.short(runs)}"
+        )
     first = structure(pairs[0][0])
     for k, (algorithm, _) in enumerate(pairs):
         if structure(algorithm) != first:

@@ -16,11 +16,14 @@ from ..core.files import DamagedFileError, append_whole, directory_in_place_of, 
 
 CHECKSUMS = "checksums.csv"
 FILES = ("history.csv", "solves.npy")
-MORE_FILES = ("client_metrics.npy", "clients.npy")
+CLIENTS = "clients.npy"
+MORE_FILES = ("client_metrics.npy", CLIENTS)
 REBUILD = (
     "to compute the run again from the last checkpoint before the damage, or from round 0, give resume --rebuild, or "
     "the call that started the run rebuild=True"
 )
+
+REWRITE = "to write it again, without computing a round again, use fedjax-admm resume, or the call that started the run"
 
 
 def _heading(files: Sequence[str]) -> bytes:
@@ -152,6 +155,8 @@ def check_records(folder: Path) -> None:
 
 def refuse_damage(folder: Path, damaged: dict[str, list[int]]) -> None:
     """Raises an error that says which rounds of which file are damaged, if any are."""
+    if damaged.keys() == {CLIENTS}:
+        raise DamagedFileError(f"{folder / CLIENTS} is damaged in round 0", REWRITE)
     if damaged:
         files = ", ".join(f"{folder / name} is damaged in {name_rounds(rounds)}" for name, rounds in damaged.items())
         raise DamagedFileError(files, REBUILD)

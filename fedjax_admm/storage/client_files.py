@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core.files import DamagedFileError, open_in_place, write_whole
+from ..core.files import DamagedFileError, load_array, open_in_place, write_whole
 from ..results.client_metrics import ClientMetrics, EvaluatedClients, stack
-from .checksums import REBUILD, Block, block_after
+from .checksums import CLIENTS, REBUILD, Block, block_after
 from .growing_files import is_shorter_npy, lengthen_npy, npy_header
 
-CLIENT_METRICS, CLIENTS = "client_metrics.npy", "clients.npy"
+CLIENT_METRICS = "client_metrics.npy"
 Evaluations = dict[int, Mapping[str, np.ndarray]]  # after which round -> name -> [clients]
 
 
@@ -44,6 +44,10 @@ class ClientFiles:
     def begin(self) -> None:
         """Makes both files anew, whatever was there."""
         write_whole(self.path, self._blank)
+        self.write_clients()
+
+    def write_clients(self) -> None:
+        """Makes the file that says whose the values are: it follows from the problem alone."""
         table = client_table(self._about)
         write_whole(self._clients_path, lambda file: np.save(file, table))
 
@@ -140,8 +144,7 @@ def read_client_metrics(folder: Path, rounds: Sequence[int]) -> ClientMetrics:
         DamagedFileError: A file is missing or does not hold them.
     """
     try:
-        values = np.load(folder / CLIENT_METRICS, allow_pickle=False)
-        about = np.load(folder / CLIENTS, allow_pickle=False)
+        values, about = load_array(folder / CLIENT_METRICS), load_array(folder / CLIENTS)
         names = values.dtype.names or ()
         if values.ndim != 2 or len(values) < len(rounds) or values.shape[1] != len(about) or not names:
             raise ValueError("of another shape")

@@ -126,11 +126,11 @@ def read_comparison(path: Any) -> Comparison:
         path: The comparison's directory.
 
     Returns:
-        The comparison, with what is not done among its `missing`.
+        The comparison, with what is not done, or damaged, among its `missing`.
 
     Raises:
         ValueError: If there is no comparison, or one of its folders leads outside of the directory.
-        DamagedFileError: If a file is damaged.
+        DamagedFileError: If comparison.json is damaged.
 
     >>> print(fa.read_comparison("runs/two"))  # doctest: +SKIP
     """
@@ -143,10 +143,16 @@ def read_comparison(path: Any) -> Comparison:
             status = read_status(place) if (place / SETTINGS).exists() else {"status": "not begun"}
             if status["status"] != RunStatus.FINISHED:
                 missing[label][seed] = status.get("message") or status["status"]
-            elif (run := read_run(place)).rounds != plan.rounds:  # the comparison or this run was made longer
-                missing[label][seed] = f"finished with {run.rounds} rounds, the comparison has {plan.rounds}"
-            else:
+                continue
+            try:
+                run = read_run(place)
+            except DamagedFileError as error:  # the other runs are shown
+                missing[label][seed] = str(error)
+                continue
+            if run.rounds == plan.rounds:
                 runs[label][seed] = run
+            else:  # the comparison or this run was made longer
+                missing[label][seed] = f"finished with {run.rounds} rounds, the comparison has {plan.rounds}"
     return Comparison(runs, missing, plan.baseline, plan.targets)
 
 

@@ -13,7 +13,15 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..core.files import DamagedFileError, append_whole, directory_in_place_of, open_in_place, truncate, write_whole
+from ..core.files import (
+    DamagedFileError,
+    append_whole,
+    directory_in_place_of,
+    load_array,
+    open_in_place,
+    truncate,
+    write_whole,
+)
 from ..core.vocabulary import Solves
 from ..results.history import History
 from .checksums import REBUILD, Block, block_after
@@ -211,7 +219,7 @@ def _shape_and_dtype(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:
 def read_solves(path: Path, rounds: int) -> tuple[np.ndarray, Solves]:
     """The cohorts [rounds, cohort] and the solves of the first `rounds` rounds in a file of solves."""
     try:
-        table = np.load(path, allow_pickle=False)[:rounds]
+        table = load_array(path)[:rounds]
         columns: dict[str, Any] = {f.name: np.array(table[f.name]) for f in fields(Solves)}
         return np.array(table["client"]), Solves(**columns)
     except FileNotFoundError:

@@ -143,6 +143,8 @@ class RunDirectory:
             if longer:
                 self._lengthen(stored, settings)
             self._records.fit()
+            for name in self._records.mend():
+                _warn(f"{self.path / name} was damaged or lost, and is written again")
             self._keep_execution(resolved)
         else:
             write_json(self.path / EXECUTION, dict(resolved))

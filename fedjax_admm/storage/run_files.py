@@ -56,6 +56,9 @@ def read_run_settings(path: Any) -> dict[str, Any]:
     file = Path(path) / SETTINGS
     if not file.exists():
         why = f"it has no {SETTINGS}" if file.parent.exists() else "there is no such directory"
+        for kind in ("comparison", "tuning"):
+            if (file.parent / f"{kind}.json").exists():
+                why = f"it has a {kind}, which fa.read_{kind} reads and 'fedjax-admm resume' goes on with"
         raise ValueError(f"no run in {str(path)!r}: {why}")
     settings = read_json(file)
     kinds = {

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core.vocabulary import Solves
-from .checksums import Checksums
+from .checksums import CLIENTS, Checksums
 from .client_files import CLIENT_METRICS, ClientFiles, Evaluations
 from .growing_files import HistoryFile, Row, SolvesFile, sync
 from .run_files import HISTORY, SOLVES
@@ -66,6 +66,13 @@ class RunRecords:
         self._checksums.restart(starts)  # first: after a crash in between, the files still say what is to be done
         for name in starts:
             files[name].lengthen()
+
+    def mend(self) -> list[str]:
+        """Writes again what does not depend on the rounds, where it is damaged or lost: the names of such files."""
+        if self._client_files is None or CLIENTS not in self._checksums.damaged(0):
+            return []
+        self._client_files.write_clients()
+        return [CLIENTS]
 
     def keep(self, number: int) -> None:
         """Keeps the records of the first `number` rounds, round 0 counted."""

@@ -213,9 +213,8 @@ def _check_longer(before: TuningPlan) -> None:
     """Runs can go on, but not a search that has dropped settings at rounds that follow from the number of rounds."""
     if before.search["halving"] is not None:
         raise ValueError(
-            f"run_dir {str(before.folder)!r} has a tuning with halving over {before.rounds} rounds, which cannot be "
-            "made longer: with more rounds it would have judged, and dropped, settings at others; "
-            "give another directory"
+            f"run_dir {str(before.folder)!r} has a tuning with halving over {before.rounds} rounds, and cannot be"
+            " made longer: with more it would have judged settings, and dropped them, at others; give another directory"
         )
     seeds = before.search["seeds"]
     refuse_uneven_ends(before.folder, (before.place(label, seed) for label in before.cells for seed in seeds))

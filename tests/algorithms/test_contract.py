@@ -143,6 +143,11 @@ BAD = {
     ),
     "penalties of all": (with_penalty(jnp.ones(6)), r"penalty must be one number, got float64\[6\]"),
     "penalty a word": (with_penalty("big"), "penalty must be one number.*got 'big'"),
+    "a start that is not sent": (algorithm(broadcast=returns(lambda z, s, k: 2 * z)), "Mine.subproblem leaves out start=, which then are the server's params, but Mine.broadcast does not send these"),
+    "a center that is not sent": (
+        algorithm(broadcast=returns(lambda z, s, k: ()), subproblem=returns(lambda s, r, c, k: fa.Subproblem(penalty=1.0))),
+        "give start= and center= from what is sent, or send params too",
+    ),
     "no previous": (algorithm(criterion(reference="client")), "Mine.subproblem must give previous.*MyTolerance"),
     "missing member": (algorithm(without=("subproblem",)), "algorithm must have subproblem, which Mine lacks"),
     "missing members": (algorithm(without=("start", "reply")), "algorithm must have start and reply, which Mine lacks"),

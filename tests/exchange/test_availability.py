@@ -43,6 +43,37 @@ def assert_identical(one, other):
         np.testing.assert_array_equal(one.history[name], other.history[name])
 
 
+REPLAYS = {
+    "array": lambda cohorts: cohorts,
+    "list with empty places": lambda cohorts: cohorts.tolist(),
+    "list": lambda cohorts: [ids[ids >= 0].tolist() for ids in cohorts],
+    "list of arrays": lambda cohorts: [ids[ids >= 0] for ids in cohorts],
+    "function": lambda cohorts: fa.availability.chosen_by(lambda k, key: cohorts[k], cohort=cohorts.shape[1]),
+    "function of lists": lambda cohorts: lambda k, key: cohorts[k][cohorts[k] >= 0].tolist(),
+}
+
+
+@pytest.mark.parametrize("population", ["device", "host"])
+@pytest.mark.parametrize("replay", REPLAYS)
+@pytest.mark.parametrize("probability", [0.0, 0.15])
+def test_a_runs_cohorts_are_replayed_also_where_rounds_have_no_clients(replay, probability, population):
+    """At first nobody, or in all rounds; a function has nothing to say of the round after the last."""
+    rule = fa.availability.probability([0.0] * (M - 3) + [probability] * 3, cohort=3)
+    options = {"rounds": 9, "execution": fa.Execution(population=population, lanes=2), "seed": 2}
+    first = run(participation=rule, **options)
+    assert (first.cohorts == -1).all(axis=1).any()
+    again = run(participation=REPLAYS[replay](first.cohorts), **options)
+    same_places = first.cohorts.shape == again.cohorts.shape  # else sums are rounded in another order
+    assert same_places == (replay in ("array", "list with empty places", "function"))
+    pairs = [(first.params, again.params)]
+    pairs += [(first.state.clients[name], again.state.clients[name]) for name in first.state.clients]
+    for pair in pairs:
+        one, other = map(np.asarray, pair)
+        np.testing.assert_allclose(one, other, rtol=0 if same_places else 1e-12, atol=0 if same_places else 1e-15)
+    if same_places:
+        np.testing.assert_array_equal(first.cohorts, again.cohorts)
+
+
 @pytest.mark.parametrize("population", ["device", "host", "disk"])
 @pytest.mark.parametrize("case", ["fedavg_all", "insa_current", "insa_sent"])
 def test_rounds_of_different_sizes_are_the_paper(case, population):

@@ -144,6 +144,35 @@ def test_the_stage_that_is_explained_is_the_one_that_is_tested():
     assert inspect.getsource(test_stage.Halve) in block
 
 
+def test_the_extrapolated_recipe_is_a_proximal_point_method_on_what_is_sent():
+    """Against a NumPy loop over two of three clients a round: y = z + b (z - former z), one full gradient step at y."""
+    recipe, *_, extrapolated = [
+        code for code in blocks(ROOT / "docs" / "how-to" / "own_algorithm.md") if "@fa.record" in code
+    ]
+    names = {}
+    exec(recipe, names)
+    exec(extrapolated.partition("result =")[0], names)
+    problem, xs, ys = least_squares([6, 11, 3])
+    rate, penalty, beyond, rounds = 0.05, 0.8, 0.6, 6
+    algorithm = names["Extrapolated"](
+        fa.LocalSolver(learning_rate=rate, max_epochs=2), penalty=penalty, extrapolation=beyond
+    )
+    result = fa.simulate(problem, algorithm, rounds, participation=2, progress=False)
+    z = former = np.zeros(5)
+    alpha = np.array([len(x) for x in xs]) / sum(map(len, xs))
+    for cohort in result.cohorts:
+        y, total = z + beyond * (z - former), np.zeros(5)
+        for i in cohort:
+            u = y
+            for _ in range(2):
+                gradient = xs[i].T @ (xs[i] @ u - ys[i]) / len(xs[i]) + GAMMA * u
+                u = u - rate * (gradient + penalty * (u - y))
+            total += alpha[i] * u
+        z, former = total / alpha[cohort].sum(), z
+    np.testing.assert_allclose(result.params, z, rtol=1e-10)
+    assert result.history["communicated_floats"][-1] == 2 * 2 * 5
+
+
 def test_the_recipe_is_fedavg_with_momentum():
     """Against the formulas in NumPy: v = m v + sum alpha_i u_i - z, z = z + v, with one full gradient step a client."""
     (recipe,) = (code for code in blocks(ROOT / "docs" / "how-to" / "own_algorithm.md") if "class FedAvgM" in code)

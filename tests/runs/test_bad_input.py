@@ -5,8 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from federations import least_squares, squared_error
+from flax import linen, nnx
 
 import fedjax_admm as fa
 import fedjax_admm.runs.simulation  # imported late, it would take over what is patched here
@@ -127,6 +129,19 @@ BAD = {
     "a rate for a solver": (lambda: fa.fedavg(0.1), "local must be an object made by fa.LocalSolver"),
     "criterion not called": (lambda: fa.fedadmm(LOCAL, criterion=fa.criteria.run_to_maximum), "criterion must be an object"),
     "rule not called": (lambda: fa.fedadmm(LOCAL, penalty_rule=fa.penalties.constant), "penalty_rule must be an object"),
+    "an algorithm of many not called": (lambda: fa.compare(PROBLEM, {"a": fa.fedavg}, rounds=1), r"algorithms\['a'\] must be an object .*got fedavg: call it, fedavg\(...\)"),
+    "a criterion a word": (lambda: fa.fedavg(LOCAL, criterion="exact"), r"criterion must be an object made by fa.criteria, such as fa.criteria.relative_residual\(c=0.01\), or None, got 'exact'"),
+    "an exchange a word": (lambda: simulate(exchange="clip"), "exchange must be an object made by a class of yours that inherits from fa.Stage, or a list of such objects, got 'clip'"),
+    "a stage not made": (lambda: simulate(exchange=fa.Stage), r"exchange must be an object .*got Stage: call it, Stage\(...\)"),
+    "optax for a server": (lambda: fa.fedavg(LOCAL, server=optax.adam), r"server must be an object made by fa.ServerStep\(...\), got adam$"),
+    "runs not in pairs": (lambda: fa.simulate_many(PROBLEM, 3, rounds=1), r"runs must be a list of pairs \(algorithm, seed\), such as .*got 3"),
+    "evaluate a list": (lambda: simulate(evaluate=[1]), "evaluate must be 'all', a number of rows, 'test' or None, got"),
+    "participation a word": (lambda: simulate(participation="all"), "participation must be a fraction or a number of clients, .*got 'all': 1.0 selects all"),
+    "participation of one list": (lambda: simulate(participation=[0, 1]), r"one list of clients per round .*got shape \(\) for round 0"),
+    "participation of no round": (lambda: simulate(participation=[]), "one list of clients per round .*got no round"),
+    "a flax class": (lambda: fa.models.from_flax(linen.Dense, jnp.zeros((1, 2))), r"module must be a flax module, got the class Dense: give Dense\(...\)"),
+    "an nnx class": (lambda: fa.models.from_flax(nnx.Linear), r"got the class Linear: give lambda rngs: Linear\(...\)"),
+    "a shape for an input": (lambda: fa.models.from_flax(linen.Dense(3), (1, 2)), r"sample_input must be an array, such as .*got \(1, 2\)"),
     "a cohort of words": (lambda: simulate(participation=[[0, 1], ["a"]]), r"participation\[1\] must be client numbers"),
     "init not finite": (
         lambda: fa.Simulation(problem(init=lambda key: jnp.full(2, jnp.nan)), fa.fedadmm(LOCAL)).init(),

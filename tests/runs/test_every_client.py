@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -218,6 +220,43 @@ def test_damage_to_the_files_of_clients_is_told_and_computed_again(tmp_path):
     with pytest.raises(DamagedFileError, match=r"clients\.npy is damaged: it does not hold 3 evaluations"):
         fa.read_run(tmp_path / "run")
     np.testing.assert_array_equal(whole.client_metrics["loss"].shape, [3, 7])
+
+
+def test_the_table_of_clients_is_written_again_without_computing_a_round(tmp_path):
+    """A bit of its header flips: it is told once, other runs of a comparison are shown, and nothing is lost."""
+    algorithms = {"FedAvg": fa.fedavg(LOCAL), "InSa": INSA}
+    fa.compare(problem_with(), algorithms, 4, run_dir=tmp_path, **COMMON)
+    place = tmp_path / "InSa" / "seed-0"
+    file, before = place / "clients.npy", (place / "solves.npy").stat().st_mtime_ns
+    sound = file.read_bytes()
+    for k in range(0, 128, 9):
+        file.write_bytes(sound[:k] + bytes([sound[k] ^ (1 << k % 8)]) + sound[k + 1 :])
+        with pytest.raises(DamagedFileError, match=r"clients\.npy is damaged in round 0: to write it again, without"):
+            fa.read_run(place)
+    comparison = fa.read_comparison(tmp_path)
+    assert len(comparison.runs["FedAvg"]) == 1 and "clients.npy is damaged" in comparison.missing["InSa"][0]
+    assert len([line for line in comparison.text().splitlines() if "clients.npy" in line]) == 1
+    with pytest.warns(RuntimeWarning, match=r"clients\.npy was damaged or lost, and is written again") as warned:
+        fa.compare(problem_with(), algorithms, 4, run_dir=tmp_path, **COMMON)
+    assert len(warned) == 1 and file.read_bytes() == sound
+    assert (place / "solves.npy").stat().st_mtime_ns == before
+    assert len(fa.read_comparison(tmp_path).runs["InSa"]) == 1
+
+
+def test_a_flipped_bit_without_checksums_is_one_line_or_a_run(tmp_path):
+    """Whatever NumPy's parser raises for a header."""
+    fa.simulate(problem_with(), INSA, 4, run_dir=tmp_path, **COMMON)
+    (tmp_path / "checksums.csv").unlink()
+    for name in ("clients.npy", "client_metrics.npy", "solves.npy"):
+        sound = (tmp_path / name).read_bytes()
+        for bit in range(0, 8 * 128, 5):
+            flipped = sound[: bit // 8] + bytes([sound[bit // 8] ^ (1 << bit % 8)]) + sound[bit // 8 + 1 :]
+            (tmp_path / name).write_bytes(flipped)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a header that looks like one of Python 2
+                with contextlib.suppress(DamagedFileError):
+                    fa.read_run(tmp_path)
+        (tmp_path / name).write_bytes(sound)
 
 
 def test_targets_and_the_table_of_clients():

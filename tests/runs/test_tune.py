@@ -195,7 +195,7 @@ def test_a_tuning_without_halving_with_more_rounds_is_one_that_had_them_from_the
 def test_a_tuning_with_halving_or_an_end_out_of_turn_cannot_be_made_longer(problem, tmp_path):
     grid, settings = {"penalty": [0.1, 1.0], "learning_rate": [0.01]}, SETTINGS | {"seeds": [0], "run_dir": tmp_path}
     for name, options, message in (
-        ("halved", {"halving": 2, "rounds": 4}, "has a tuning with halving over 4 rounds, which cannot be made longer"),
+        ("halved", {"halving": 2, "rounds": 4}, "has a tuning with halving over 4 rounds, and cannot be made longer"),
         ("uneven", {"rounds": 3}, "round 3 was evaluated only because it was the last"),
     ):
         options = settings | options | {"run_dir": tmp_path / name}
@@ -345,7 +345,7 @@ def test_on_disk_there_is_a_report_and_a_command(tmp_path, capsys):
         assert main(again) == 0
         assert f"best: {best}" in capsys.readouterr().out
     assert main(["resume", str(folder), "--rounds", "8"]) == 2
-    assert "has a tuning with halving over 4 rounds, which cannot be made longer" in capsys.readouterr().err
+    assert "has a tuning with halving over 4 rounds, and cannot be made longer" in capsys.readouterr().err
     assert main(["report", str(folder)]) == 0
     page = (folder / "report.html").read_text()
     assert "data:image/png" in page and f"the best setting: {tuning.labels[tuning.ranking()[0]]}" in page
