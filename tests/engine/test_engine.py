@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import collections
 import inspect
 import pickle
-from typing import Any
 
-import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from compilations import compilations
 from federations import GAMMA, least_squares, make_problem, ridge, squared_error, two_sides_of_a_cliff
 
 import fedjax_admm as fa
-from fedjax_admm.algorithms.base import broadcast_params
 from fedjax_admm.core import sums
 from fedjax_admm.core.columns import COLUMNS
-from fedjax_admm.engine import population
 
 LOCAL = fa.LocalSolver(learning_rate=0.05, batch_size=4, max_epochs=3)
 
@@ -40,7 +34,6 @@ ALGORITHMS = {name: made(name) for name in fa.algorithms.__all__} | {
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 # One that keeps nothing, one that keeps parameters, one that keeps everything.
 each_kind = pytest.mark.parametrize("algorithm", [ALGORITHMS[k] for k in ("fedavg", "fedavg_all", "fedadmm_insa_sent")])
-ROUNDS = ("jit(device_rounds)", "jit(_work_off_block)")  # as JAX names the programs
 SIZES = [6, 11, 3, 8]
 
 
@@ -151,118 +144,6 @@ def test_a_full_gradient_in_several_pieces(monkeypatch):
         np.testing.assert_array_equal(pieces.solves.gradient_samples, whole.solves.gradient_samples)
 
 
-def test_nothing_compiles_twice():
-    problem, *_ = least_squares([5, 9, 7])
-    local = fa.LocalSolver(learning_rate=0.05, batch_size=3, max_epochs=3)
-    run(problem, fa.fedadmm_insa(local, penalty=0.7), rounds=4)
-    run(problem, fa.fedadmm_insa(local, penalty=0.7), rounds=7, evaluate_every=3)
-    other, *_ = least_squares([5, 9, 7], seed=4)
-    faster = fa.LocalSolver(learning_rate=0.02, batch_size=3, max_epochs=9)
-    with compilations() as compiled:
-        run(other, fa.fedadmm_insa(faster, penalty=2, c=0.3, mu=3, tau=4, delta=0, sigma_factor=0.5), rounds=9, seed=8)
-        run(other, fa.fedadmm_insa(faster, penalty=1), rounds=8, evaluate_every=3)
-    assert not any(name in compiled for name in ROUNDS), compiled
-
-
-@pytest.mark.parametrize("kind", ["device", "host"])
-def test_a_start_of_weak_types_compiles_nothing_twice(kind):
-    """An algorithm of one's own may begin with Python's numbers."""
-
-    @fa.record
-    class Counting:
-        local: fa.LocalSolver
-        criterion: Any = fa.criteria.run_to_maximum()
-
-        broadcast = broadcast_params
-
-        def init(self, params, clients):
-            return 0
-
-        def start(self, params, client):
-            return {"rate": 0.5}
-
-        def subproblem(self, sent, row, client, round):
-            return fa.Subproblem()
-
-        def reply(self, sent, row, solution, client, round):
-            return solution.params - sent, {"rate": row["rate"] / 2}
-
-        def aggregate(self, params, server, received, round):
-            return params + received.total / received.weight, server + 1
-
-    problem, *_ = least_squares([5, 9, 7])
-    with compilations() as compiled:
-        run(problem, Counting(fa.LocalSolver(0.05)), rounds=3, execution=fa.Execution(population=kind))
-    assert all(compiled.count(name) <= 1 for name in ROUNDS), compiled
-    assert any(name in compiled for name in ROUNDS)
-
-
-def weak_init(key):
-    return jnp.full(5, 0.1)  # weakly typed
-
-
-def test_the_loss_is_traced_once(monkeypatch):
-    """Counted by the loss itself, over rounds, runs, hyperparameters and new problems of the same shapes."""
-    calls = []
-
-    def counted(w, batch):
-        calls.append(1)
-        return squared_error(w, batch)
-
-    data, other = (least_squares([5, 9], seed=seed)[0].data for seed in (0, 1))
-    problem = fa.Problem(init=weak_init, loss=counted, data=data)
-    sim = fa.Simulation(problem, ALGORITHMS["fedadmm_insa"])
-    state, _ = sim.round(sim.init())
-    run(problem, ALGORITHMS["fedadmm_insa"])
-    after_first = len(calls)
-    for _ in range(2):
-        state, _ = sim.round(state)
-    again = fa.Problem(init=weak_init, loss=counted, data=other)
-    faster = fa.LocalSolver(learning_rate=0.2, batch_size=4, max_epochs=7)
-    run(again, fa.fedadmm_insa(faster, penalty=3, c=0.2, mu=2, tau=3, delta=0.5), rounds=5, seed=3)
-    assert len(calls) == after_first
-
-
-def test_rounds_in_one_dispatch_are_the_rounds_one_by_one():
-    problem, *_ = least_squares(SIZES)
-    algorithm = ALGORITHMS["fedadmm_insa"]
-    one, several = (run(problem, algorithm, rounds=7, participation=2, evaluate_every=n) for n in (1, 3))
-    np.testing.assert_array_equal(several.params, one.params)
-    for name in one.solves.names():
-        np.testing.assert_array_equal(several.solves[name], one.solves[name])
-    evaluated = [0, 3, 6, 7]
-    np.testing.assert_array_equal(np.flatnonzero(np.isfinite(several.history["loss"])), evaluated)
-    np.testing.assert_array_equal(several.history["loss"][evaluated], one.history["loss"][evaluated])
-
-
-def test_a_round_at_a_time_is_simulate():
-    problem, *_ = least_squares(SIZES)
-    sim = fa.Simulation(problem, ALGORITHMS["fedadmm_insa"], participation=0.5, seed=2)
-    state = sim.init()
-    for _ in range(3):
-        state, info = sim.round(state)
-    result = run(problem, ALGORITHMS["fedadmm_insa"], participation=0.5, seed=2)
-    np.testing.assert_array_equal(state.params, result.params)
-    np.testing.assert_array_equal(info.epochs, result.epochs[-1])
-
-
-def test_seeds():
-    problem, *_ = least_squares(SIZES)
-    first, again, other = (run(problem, ALGORITHMS["fedavg"], participation=2, seed=s) for s in (1, 1, 2))
-    np.testing.assert_array_equal(first.params, again.params)
-    assert not np.array_equal(first.cohorts, other.cohorts)
-    # Other algorithms see the same clients in the same order of rows.
-    np.testing.assert_array_equal(run(problem, ALGORITHMS["fedadmm"], participation=2, seed=1).cohorts, first.cohorts)
-
-
-def test_cohorts_are_uniform():
-    problem, *_ = least_squares([2] * 10)
-    sim = fa.Simulation(problem, ALGORITHMS["fedavg"], participation=0.3)
-    counts = np.bincount(np.concatenate([sim.cohorts[k] for k in range(2000)]), minlength=10)
-    assert counts.sum() == 6000
-    assert abs(counts - 600).max() < 5 * np.sqrt(2000 * 0.3 * 0.7)
-
-
 @every_algorithm
 def test_communicated_floats_and_history(algorithm):
     problem, *_ = least_squares(SIZES)
@@ -345,48 +226,6 @@ def test_what_a_model_computes_in_half_precision_is_summed_in_single():
     assert history["accuracy"][0] == pytest.approx(301 / 500, rel=1e-6)
 
 
-def test_initial_parameters_may_be_plain_numbers_and_any_pytree():
-    @jax.tree_util.register_pytree_node_class
-    class Line:
-        def __init__(self, w, b):
-            self.w, self.b = w, b
-
-        def tree_flatten(self):
-            return (self.w, self.b), None
-
-        @classmethod
-        def tree_unflatten(cls, _, leaves):
-            return cls(*leaves)
-
-    def loss(line, batch):
-        return 0.5 * (batch["x"] @ line.w + line.b - batch["y"]) ** 2
-
-    data = least_squares([5, 9])[0].data
-    problem = fa.Problem(lambda key: Line(jnp.zeros(5), jnp.zeros(())), loss, data)
-    algorithm = fa.fedadmm(fa.LocalSolver(0.05))
-    plain, arrays = (
-        run(problem, algorithm, rounds=2, initial_params=Line(np.ones(5), b)) for b in (2.0, np.array(2.0))
-    )
-    np.testing.assert_array_equal(plain.params.w, arrays.params.w)
-    assert np.isfinite(plain.history["loss"]).all() and plain.params.b.dtype == arrays.params.b.dtype
-
-
-def test_initial_parameters_take_the_form_of_inits():
-    """Other mappings with the same keys, and numbers without a precision of their own."""
-
-    def loss(params, batch):
-        return 0.5 * (batch["x"] @ params["w"] + params["b"] - batch["y"]) ** 2
-
-    data = least_squares([5, 9], dtype=np.float32)[0].data
-    problem = fa.Problem(lambda key: {"w": jnp.zeros(5, "f4"), "b": jnp.zeros((), "f4")}, loss, data)
-    start = {"b": 2.0, "w": np.ones(5, np.float32)}
-    for given in (start, flax.core.freeze(start), collections.OrderedDict(start)):
-        params = run(problem, ALGORITHMS["fedavg"], rounds=1, initial_params=given).params
-        assert type(params) is dict and params["b"].dtype == params["w"].dtype == np.float32
-    wide = fa.Simulation(problem, ALGORITHMS["fedavg"], initial_params=start | {"b": np.float64(2.0)}).init().params
-    assert wide["b"].dtype == np.float64  # which NumPy's number says
-
-
 @pytest.mark.parametrize("unselected", ["current", "sent"])
 def test_the_servers_sums_do_not_drift(unselected):
     """After many rounds in single precision the sums are those of the clients' rows, summed exactly."""
@@ -462,6 +301,10 @@ def test_divergence_names_the_round_and_keeps_the_history(algorithm):
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
+def weak_init(key):
+    return jnp.full(5, 0.1)  # weakly typed
+
+
 def infinite_loss(w, batch):
     return squared_error(w, batch) + jnp.inf
 
@@ -473,107 +316,6 @@ def test_a_loss_that_is_not_finite_at_the_start_is_not_blamed_on_the_rate():
     ) as caught:
         run(problem, ALGORITHMS["fedavg"])
     assert caught.value.round == 0 and "learning rate" not in str(caught.value)
-
-
-def lowered_round(problem, algorithm, cohort):
-    sim = fa.Simulation(problem, algorithm, participation=cohort)
-    ids, numbers = jnp.zeros((1, cohort), jnp.int32), (jnp.int32(0), jnp.int32(1))
-    return population.device_rounds.lower(sim.population.placed, sim.init(), ids, *numbers, layout=sim.layout)
-
-
-def test_a_rounds_cost_does_not_grow_with_the_population():
-    """The stacked state is updated in place, and what is computed depends on the cohort alone."""
-    dimension = 500
-    flops = []
-    for clients in (50, 1000):
-        problem, *_ = least_squares([2] * clients, dimension=dimension)
-        compiled = lowered_round(problem, fa.fedadmm_insa(LOCAL), cohort=4).compile()
-        memory = compiled.memory_analysis()
-        rows = 2 * clients * dimension * 8  # client_params and duals
-        assert memory.alias_size_in_bytes >= rows
-        assert memory.temp_size_in_bytes < 100 * dimension * 8
-        flops.append(compiled.cost_analysis()["flops"])
-    assert flops[1] < 1.05 * flops[0]
-
-
-def test_a_state_is_given_away():
-    problem, *_ = least_squares(SIZES)
-    start = jnp.ones(5)
-    sim = fa.Simulation(problem, ALGORITHMS["fedadmm"], initial_params=start)
-    state = sim.init()
-    new, _ = sim.round(state)
-    assert state.client_params.is_deleted() and not new.client_params.is_deleted()
-    assert not start.is_deleted()
-
-
-@pytest.mark.parametrize("population", ["device", "host", "disk"])
-@pytest.mark.parametrize("name", ["fedavg", "fedadmm_insa"])
-def test_a_state_that_was_given_away_is_told_and_a_copy_goes_on(name, population):
-    problem, *_ = least_squares(SIZES)
-    sim = fa.Simulation(problem, ALGORITHMS[name], execution=fa.Execution(population=population))
-    first = sim.init()
-    kept = jax.tree.map(jnp.copy, first) if population == "device" else None
-    second, _ = sim.round(first)
-    with pytest.raises(ValueError, match="state was used before.*go on with that one"):
-        sim.round(first)
-    if kept is not None:
-        again, _ = sim.round(kept)
-        np.testing.assert_array_equal(again.params, second.params)
-    third, _ = sim.round(second)
-    assert int(third.round) == 2
-    with pytest.raises(ValueError, match="state must come from init or round, got int"):
-        sim.round(3)
-
-
-@fa.record
-class Forgetful:
-    """FedAvg over the cohort with a count for each client: its server keeps nothing, so no memory is taken over."""
-
-    local: fa.LocalSolver
-    criterion: fa.criteria.Criterion = fa.criteria.run_to_maximum()
-
-    broadcast = broadcast_params
-
-    def init(self, params, clients):
-        return ()
-
-    def start(self, params, client):
-        return {"turns": jnp.zeros(())}
-
-    def subproblem(self, sent, row, client, round):
-        return fa.Subproblem()
-
-    def reply(self, sent, row, solution, client, round):
-        return solution.params - sent, {"turns": row["turns"] + 1}
-
-    def aggregate(self, params, server, received, round):
-        return params + received.total / received.weight, server
-
-
-@pytest.mark.parametrize("population", ["host", "disk"])
-def test_rows_that_have_gone_on_are_told_from_the_states(population):
-    problem, *_ = least_squares(SIZES)
-    sim = fa.Simulation(problem, Forgetful(LOCAL), execution=fa.Execution(population=population))
-    first = sim.init()
-    second, _ = sim.round(first)
-    with pytest.raises(ValueError, match="state was used before"):
-        sim.round(first)
-    np.testing.assert_array_equal(np.asarray(second.clients["turns"]), np.ones(len(SIZES)))
-
-
-def test_data_is_an_argument_and_not_a_constant():
-    """Rows baked into the program would make it as large as the data."""
-    problem, *_ = least_squares([2000, 2000])
-    text = lowered_round(problem, ALGORITHMS["fedadmm_in"], cohort=2).as_text()
-    assert len(text) < 1_000_000
-
-
-def test_a_result_keeps_its_parameters():
-    problem, *_ = least_squares(SIZES)
-    result = run(problem, ALGORITHMS["fedadmm"])
-    sim = fa.Simulation(problem, ALGORITHMS["fedadmm"])
-    sim.round(result.state)
-    assert np.isfinite(np.asarray(result.params)).all()
 
 
 def test_the_parts_of_insa_are_insa():

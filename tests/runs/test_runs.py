@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import json
 import os
 import re
 import shutil
-import signal
-import struct
 import subprocess
 import sys
 import textwrap
-import time
-import types
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import orbax.checkpoint as ocp
 import pytest
 from federations import least_squares, make_problem, two_sides_of_a_cliff
 
 import fedjax_admm as fa
 from fedjax_admm.core import environment
-from fedjax_admm.runs import loggers
-from fedjax_admm.storage import checkpoints, growing_files, run_directory
+from fedjax_admm.storage import checkpoints, run_directory
 from fedjax_admm.storage.description import describe, recreate
-from fedjax_admm.storage.digests import computation
 from fedjax_admm.storage.growing_files import HistoryFile
 
 ROOT = Path(__file__).parents[2]
@@ -131,88 +122,6 @@ def test_the_history_can_be_read_while_it_grows(tmp_path):
     assert lengths == list(range(1, 14))
 
 
-def changed_rate(rate):
-    return optax.sgd(rate, momentum=0.5)
-
-
-@pytest.mark.parametrize(
-    ("named", "options"),
-    [
-        ("algorithm.penalty: 0.1 there, 0.2 now", {"algorithm": fa.fedadmm_insa(LOCAL, penalty=0.2, mu=1.5)}),
-        ("algorithm.optimizer", {"algorithm": fa.fedadmm_insa(fa.LocalSolver(0.05, 4, 3, changed_rate), 0.1, mu=1.5)}),
-        ("rounds: 12 there, 11 now", {"rounds": 11}),
-        ("seed: 1 there, 2 now", {"seed": 2}),
-        ("participation: 2 there, 3 now", {"participation": 3}),
-        ("evaluate_every", {"evaluate_every": 4}),
-        ("execution.lanes: 'auto' there, 2 now", {"execution": fa.Execution(lanes=2)}),
-        ("initial_params", {"initial_params": jnp.ones(5)}),
-        ("problem.data", {"problem": problem_of(seed=5)}),
-        ("problem.computes.loss", {"problem": "another loss"}),
-    ],
-)
-def test_other_settings_are_refused_with_the_difference(tmp_path, named, options):
-    if options.get("problem") == "another loss":
-        base, factor = problem_of(), 2.0
-        loss = base.loss
-        options = {"problem": fa.Problem(base.init, lambda w, b: factor * loss(w, b), base.data, base.regularizer)}
-    run(tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
-    with pytest.raises(ValueError, match="other settings") as refused:
-        run(tmp_path, **options)
-    assert named in str(refused.value) and "\n" not in str(refused.value)
-    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.*")} == before
-
-
-@pytest.mark.parametrize("done", ["finished", "cut off"])
-def test_a_run_with_more_rounds_ends_like_one_that_had_them_from_the_start(tmp_path, done):
-    options = dict(evaluate_clients_every=3)
-    if done == "finished":
-        run(tmp_path / "run", **options)
-    else:
-        crashed(tmp_path / "run", 7, **options)
-    rounds = 101
-    once, longer = (run(place, rounds=rounds, **options) for place in (tmp_path / "once", tmp_path / "run"))
-    assert_identical(longer, once)
-    np.testing.assert_array_equal(longer.client_metrics["loss"], once.client_metrics["loss"])
-    for name in ("solves.npy", "client_metrics.npy", "clients.npy"):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "once" / name).read_bytes()
-    stored = fa.read_run(tmp_path / "run")  # which checks all checksums
-    assert (stored.status, stored.rounds) == ("finished", rounds)
-    assert_identical(run(tmp_path / "run", rounds=rounds, **options), once)
-
-
-def test_a_crash_while_a_run_is_made_longer_loses_nothing(tmp_path, monkeypatch):
-    run(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(growing_files, "lengthen_npy", crash_in(None))  # fails
-        with pytest.raises(TypeError):
-            run(tmp_path, rounds=14)
-    assert_identical(run(tmp_path, rounds=14), run(None, rounds=14))
-
-
-def test_a_run_whose_last_evaluation_is_out_of_turn_cannot_be_made_longer(tmp_path):
-    run(tmp_path, rounds=5)
-    with pytest.raises(ValueError, match="round 5 was evaluated only because it was the last"):
-        run(tmp_path, rounds=6)
-    assert fa.read_run(tmp_path).status == "finished"
-
-
-def test_what_may_change(tmp_path):
-    crashed(tmp_path, 5)
-    result = run(tmp_path, checkpoint_seconds=99, progress=True)
-    assert_identical(result, run(None))
-
-
-def test_a_functions_digest_is_of_what_it_computes():
-    def scaled(factor):
-        return lambda x: jax.jit(lambda y: factor * y)(x)
-
-    x = jnp.ones(3)
-    assert computation(scaled(2.0), x) == computation(scaled(2.0), x) != computation(scaled(3.0), x)
-    table = np.arange(3.0)
-    assert computation(lambda x: x * table, x) != computation(lambda x: x * (table + 1), x)
-
-
 def test_settings_recreate_algorithms_and_examples(tmp_path):
     for algorithm in [*ALGORITHMS.values(), fa.fedprox(LOCAL, penalty=np.array([0.1, 0.2]))]:
         again = recreate(json.loads(json.dumps(describe(algorithm))))
@@ -294,24 +203,6 @@ def test_a_run_without_its_settings_is_not_taken_for_a_new_one(tmp_path):
     (tmp_path / "settings.json").unlink()
     with pytest.raises(ValueError, match=r"has other files .* and no settings\.json"):
         run(tmp_path, seed=5)
-
-
-def test_one_client_is_not_all_of_them(tmp_path):
-    run(tmp_path, participation=1)
-    with pytest.raises(ValueError, match=r"participation: 1 there, 1\.0 now"):
-        run(tmp_path, participation=1.0)
-
-
-def test_equal_settings_in_other_forms_are_the_same(tmp_path):
-    cohorts = np.array([[0, 1]] * 12)
-    for form in (cohorts, cohorts.tolist(), cohorts.astype(np.int32)):
-        run(tmp_path, participation=form, evaluate_every=np.int64(2))
-
-
-def test_a_partial_as_optimizer_is_the_same_in_another_process(tmp_path):
-    local = fa.LocalSolver(0.05, 4, 3, functools.partial(optax.sgd, momentum=0.9))
-    told = json.dumps(describe(fa.fedavg(local)))
-    assert " at 0x" not in told and recreate(json.loads(told)).local.optimizer.keywords == {"momentum": 0.9}
 
 
 def test_a_loss_that_is_not_finite_keeps_the_rounds_before(tmp_path):
@@ -461,96 +352,6 @@ def test_saving_takes_its_share_of_the_time_and_no_more(tmp_path, monkeypatch):
     kept.close()
 
 
-CHILD = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from test_runs import *
-def tell(row):
-    print(row["round"], flush=True)
-    time.sleep(0.2)
-run("run", on_round=tell, rounds=200, evaluate_every=1, checkpoint_seconds=1000)
-"""
-
-
-def started(tmp_path):
-    """A run in a process of its own, in its second round at least."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(ROOT / "tests")], cwd=tmp_path, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    while process.stdout.readline().strip() != "2":
-        assert process.poll() is None, process.stderr.read()
-    return process
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_after_the_round(tmp_path, number):
-    process = started(tmp_path)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert "stopping after this round" in said and "To go on: make the same call with the same run_dir" in said
-    stored = fa.read_run(tmp_path / "run")
-    assert stored.status == "interrupted" and newest(tmp_path / "run").name == str(len(stored.cohorts))
-
-
-def interrupt_in(number):
-    """For on_round: Ctrl-C in this round."""
-    return lambda row: os.kill(os.getpid(), signal.SIGINT) if row["round"] == number else None
-
-
-def test_an_interrupt_of_a_run_in_memory_leaves_what_was_done(capsys):
-    whole, former = run(None, rounds=4, evaluate_every=1), signal.getsignal(signal.SIGINT)
-    with pytest.raises(fa.Interrupted, match="stopped after round 4; what was done is this error's result") as caught:
-        run(None, rounds=9, evaluate_every=1, on_round=interrupt_in(4))
-    assert "stopping after this round" in capsys.readouterr().err
-    result = caught.value.result
-    assert len(result.cohorts) == len(result.epochs) == 4 and caught.value.run_dir is None
-    np.testing.assert_array_equal(result.params, whole.params)
-    np.testing.assert_array_equal(result.history["loss"], whole.history["loss"])
-    assert signal.getsignal(signal.SIGINT) is former
-
-
-def test_an_interrupt_of_a_comparison_in_memory_leaves_the_runs_that_are_done():
-    problem = least_squares([6, 11, 3])[0]
-    algorithms = {"first": fa.fedavg(LOCAL), "second": fa.fedprox(LOCAL, penalty=1.0), "third": fa.fedadmm(LOCAL)}
-    calls = []
-
-    def interrupt(row):
-        calls.append(row["round"])
-        if calls.count(2) == 2:  # in the second algorithm's round 2
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(fa.Interrupted) as caught:
-        fa.compare(problem, algorithms, rounds=3, progress=False, on_round=interrupt)
-    comparison = caught.value.result
-    assert list(comparison.by_label()) == ["first"]
-    assert comparison.notes() == ["second, seed 0: interrupted", "third, seed 0: not begun"]
-
-
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_an_interrupt_in_the_last_round_leaves_the_whole_result(tmp_path, on_disk):
-    with pytest.raises(fa.Interrupted) as caught:
-        run(tmp_path / "run" if on_disk else None, rounds=4, evaluate_every=1, on_round=interrupt_in(4))
-    assert len(caught.value.result.cohorts) == 4
-    assert not on_disk or fa.read_run(tmp_path / "run").status == "finished"
-
-
-def test_an_interrupt_after_the_last_round_leaves_the_run_finished(tmp_path, monkeypatch):
-    """While the result is made, and while a finished run is read again."""
-    made = fa.Result
-
-    def interrupted(**parts):
-        os.kill(os.getpid(), signal.SIGINT)
-        return made(**parts)
-
-    for name in ("fresh", "read again"):
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(sys.modules["fedjax_admm.runs.loop"], "Result", interrupted)
-            run(tmp_path)
-        assert fa.read_run(tmp_path).status == "finished", name
-
-
 def test_a_run_whose_end_cannot_be_written_is_not_called_finished(tmp_path, monkeypatch):
     write = run_directory.write_json
 
@@ -563,74 +364,6 @@ def test_a_run_whose_end_cannot_be_written_is_not_called_finished(tmp_path, monk
     with pytest.raises(OSError, match="No space left"):
         run(tmp_path)
     assert fa.read_run(tmp_path).status == "failed"
-
-
-def test_an_interrupt_in_a_cells_last_round_keeps_the_cell(tmp_path):
-    algorithms = {"first": fa.fedavg(LOCAL), "second": fa.fedadmm(LOCAL)}
-    for place in (None, tmp_path):
-        with pytest.raises(fa.Interrupted) as caught:
-            fa.compare(problem_of(), algorithms, 3, run_dir=place, progress=False, on_round=interrupt_in(3))
-        assert caught.value.result.notes() == ["second, seed 0: not begun"]
-    assert fa.read_comparison(tmp_path).notes() == ["second, seed 0: not begun"]
-
-
-def test_a_run_that_stopped_between_evaluations_shows_its_last_loss(monkeypatch):
-    monkeypatch.setattr(sys.modules["fedjax_admm.runs.loop"], "SECONDS_A_DISPATCH", 0.0)  # a round at a time
-    with pytest.raises(fa.Interrupted) as caught:
-        run(None, rounds=9, evaluate_every=3, on_round=interrupt_in(4))
-    loss = caught.value.result.history["loss"]
-    assert repr(caught.value.result) == f"Result(4 rounds, loss {loss[0]:.6g} -> {loss[3]:.6g})"
-
-
-def test_a_second_interrupt_ends_it_at_once(tmp_path):
-    process = started(tmp_path)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode != 0 and "stopped at once" in said
-    assert fa.read_run(tmp_path / "run").status == "interrupted"
-
-
-def test_kills_at_random_moments():
-    """The same with more kills: `benchmarks/kill_and_resume.py`."""
-    script = ROOT / "benchmarks" / "kill_and_resume.py"
-    done = subprocess.run([sys.executable, script, "--kills", "2"], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("kill ") == 2 and "identical" in done.stdout
-
-
-def test_rows_go_to_tensorboard(tmp_path):
-    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
-    with loggers.tensorboard(tmp_path) as log:
-        result = run(None, on_round=log)
-    data, found = next(tmp_path.glob("events*")).read_bytes(), []
-    while data:  # records: length, its checksum, an event, its checksum
-        (length,) = struct.unpack_from("<Q", data)
-        event, data = event_pb2.Event.FromString(data[12 : 12 + length]), data[16 + length :]
-        found += [(event.step, value.simple_value) for value in event.summary.value if value.tag == "loss"]
-    loss = result.history["loss"]
-    measured = np.flatnonzero(np.isfinite(loss))
-    assert [step for step, _ in found] == measured.tolist()
-    np.testing.assert_allclose([value for _, value in found], loss[measured], rtol=1e-6)
-
-
-def test_rows_go_to_wandb(monkeypatch):
-    rows = []
-    service_run = contextlib.nullcontext(types.SimpleNamespace(log=lambda row, step: rows.append((step, row))))
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda project: service_run))
-    with loggers.wandb(project="p") as log:
-        result = run(None, on_round=log)
-    assert [step for step, _ in rows] == list(range(13))
-    assert rows[2][1]["loss"] == result.history["loss"][2] and "loss" not in rows[3][1]
-
-
-@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
-def test_a_logger_whose_package_is_missing_says_so(monkeypatch, name):
-    for package in ("tensorboardX", "wandb"):
-        monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match="pip install"), getattr(loggers, name)(**{"log_dir": "x"}):
-        pass
 
 
 def test_problems_of_the_same_shape_compile_nothing(tmp_path):

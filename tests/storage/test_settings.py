@@ -10,6 +10,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -21,6 +22,7 @@ from fedjax_admm.core import environment
 from fedjax_admm.runs.resume import remake_problem
 from fedjax_admm.storage import differences, parts
 from fedjax_admm.storage.description import describe, recreate
+from fedjax_admm.storage.digests import computation
 from fedjax_admm.storage.parts import CannotRecreate
 
 # Records that runs make themselves.
@@ -303,3 +305,19 @@ def test_a_field_that_came_later_has_its_default():
     del there["local"]["batch_size"]
     differences.refuse_differences("here", "run", {"algorithm": there}, {"algorithm": now}, environment.versions())
     assert jax.tree.structure(recreate(there)) == jax.tree.structure(recreate(now))
+
+
+def test_a_functions_digest_is_of_what_it_computes():
+    def scaled(factor):
+        return lambda x: jax.jit(lambda y: factor * y)(x)
+
+    x = jnp.ones(3)
+    assert computation(scaled(2.0), x) == computation(scaled(2.0), x) != computation(scaled(3.0), x)
+    table = np.arange(3.0)
+    assert computation(lambda x: x * table, x) != computation(lambda x: x * (table + 1), x)
+
+
+def test_a_partial_as_optimizer_is_the_same_in_another_process(tmp_path):
+    local = fa.LocalSolver(0.05, 4, 3, functools.partial(optax.sgd, momentum=0.9))
+    told = json.dumps(describe(fa.fedavg(local)))
+    assert " at 0x" not in told and recreate(json.loads(told)).local.optimizer.keywords == {"momentum": 0.9}
