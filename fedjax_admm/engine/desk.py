@@ -34,7 +34,7 @@ def work_off(setup: Setup, layout: Layout, params: Any, sent: Any, number: Array
     worker = _Worker(setup, layout, params, sent, number, queue)
     program = solves.Solver(worker.plan(), setup.problem, worker.server_params).program()
     desk = lanes.Desk(worker.take, worker.hand_over, lambda job: job.task.absent != PRESENT)
-    store, trips = lanes.run(program, desk, store, queue.length, min(layout.width, queue.ids.shape[0]))
+    store, trips = lanes.run(program, desk, store, queue.length, min(layout.width, queue.room))
     ledger = store.ledger
     tally = dataclasses.replace(ledger.tally, trips=ledger.tally.trips + trips)
     return Store(store.rows, Ledger(ledger.entries, tally))
@@ -119,8 +119,10 @@ class _Worker(NamedTuple):
 
     def take(self, store: Store, place: Array) -> solves.Job:
         """A job, from its place in the queue."""
-        ids, addresses, slots, _, runs, offsets = self.queue
-        id, address, slot, run = ids[place], addresses[place], slots[place], None if runs is None else runs[place]
+        queue = self.queue
+        place = place if queue.order is None else queue.order[place]
+        id, address, runs, offsets = queue.ids[place], queue.addresses[place], queue.runs, queue.offsets
+        slot, run = place if queue.slots is None else queue.slots[place], None if runs is None else runs[place]
         algorithm, exchange, round, run_round = self.parts(run, id, 0)
         client, row = client_of(self.setup.problem, id, self.dtype), trees.take(store.rows, address)
         own = {name: value for name, value in row.items() if name != MEMORIES}
