@@ -75,26 +75,17 @@ class Entries(NamedTuple):
 
     @property
     def solves(self) -> Solves:
-        """What they were made of, with NaN and zeros for places that no client took."""
-        return _solves(self) if isinstance(self.whole, np.ndarray) else _solves_on_device(self)
+        """What they were made of, on the host; NaN and zeros for places that no client took."""
+        entries = jax.device_get(self)
+        whole = {name: entries.whole[..., k] for k, name in enumerate(_WHOLE)} | {"stop_code": entries.stop_code}
+        vacant, real = whole["stop_code"] == StopReason.NOBODY.code, entries.real
+        if vacant.any():
+            real = np.where(vacant[..., None], np.nan, real)
+        return Solves(**{name: real[..., k] for k, name in enumerate(_REAL)}, **whole)
 
 
 _WHOLE = ["epochs", "max_epochs", "gradient_samples", "criterion_samples", "stop_code"]
 _REAL = [field.name for field in dataclasses.fields(Solves) if field.name not in _WHOLE]
-
-
-def _solves(entries: Entries) -> Solves:
-    whole = {name: entries.whole[..., k] for k, name in enumerate(_WHOLE)} | {"stop_code": entries.stop_code}
-    vacant = whole["stop_code"] == StopReason.NOBODY.code
-    numbers = entries.real
-    if isinstance(numbers, np.ndarray):
-        numbers = np.where(vacant[..., None], np.nan, numbers) if vacant.any() else numbers
-    else:
-        numbers = jnp.where(vacant[..., None], jnp.nan, numbers)
-    return Solves(**{name: numbers[..., k] for k, name in enumerate(_REAL)}, **whole)
-
-
-_solves_on_device = jax.jit(_solves)
 
 
 class Ledger(NamedTuple):
@@ -134,7 +125,7 @@ class RoundInfo:
 
     @functools.cached_property
     def solves(self) -> Solves:
-        """What the clients did [..., cohort]."""
+        """What the clients did [..., cohort], on the host."""
         return self.entries.solves
 
     def without_entries(self) -> RoundInfo:

@@ -68,10 +68,10 @@ class DevicePopulation:
         self, state: State, cohorts: np.ndarray, count: int, upcoming: Any, wait: Callable[[Any], Any]
     ) -> tuple[State, RoundInfo, Any]:
         """The first `count` of the rounds with `cohorts` [rounds, cohort]; their infos may be under way."""
-        ids, done, parts = jnp.asarray(cohorts), 0, []
+        ids, done, parts = np.asarray(cohorts, np.int32), 0, []
         while True:
             state, infos, ended = device_rounds(
-                self.placed, state, ids, jnp.int32(done), jnp.int32(count),
+                self.placed, state, ids, np.int32(done), np.int32(count),
                 layout=self._layout, mesh=self._mesh, placement=self._placement,
             )  # fmt: skip
             parts.append((done, infos))
