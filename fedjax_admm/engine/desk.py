@@ -23,6 +23,7 @@ from ..core.vocabulary import Client, Round, Solution, Solves, StopReason
 from ..exchange.stage import MEMORIES, PRESENT, Exchange, Outcome
 from . import lanes, solves
 from .ledger import Entries, Ledger, Store, Tally
+from .plan import Plan
 from .rounds import Layout, Queue, Setup, client_of, communicates, start_row
 
 # Of a client's keys in a round: `subproblem` and `reply` each have their own.
@@ -101,10 +102,10 @@ class _Worker(NamedTuple):
             Round(self.number, key, talks),
         )
 
-    def plan(self) -> solves.Plan:
+    def plan(self) -> Plan:
         """What all jobs have in common."""
         job = jax.eval_shape(lambda rows: self.take(Store(rows, None), jnp.int32(0)), self.example_rows())  # pyright: ignore[reportArgumentType]
-        return solves.Plan.of(self.setup.algorithm, job.subproblem, self.layout.rows_per_trip, self.dtype)
+        return Plan.of(self.setup.algorithm, job.subproblem, self.layout.rows_per_trip, self.dtype)
 
     def example_rows(self) -> dict[str, Any]:
         """Rows of one address, by their shapes."""
