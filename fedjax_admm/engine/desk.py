@@ -23,6 +23,7 @@ from ..core.vocabulary import Client, Round, Solution, Solves, StopReason
 from ..exchange.stage import MEMORIES, PRESENT, Exchange, Outcome
 from . import lanes, solves
 from .ledger import Entries, Ledger, Store, Tally
+from .plan import Plan
 from .rounds import Layout, Queue, Setup, client_of, communicates, start_row
 
 # Of a client's keys in a round: `subproblem` and `reply` each have their own.
@@ -34,7 +35,7 @@ def work_off(setup: Setup, layout: Layout, params: Any, sent: Any, number: Array
     worker = _Worker(setup, layout, params, sent, number, queue)
     program = solves.Solver(worker.plan(), setup.problem, worker.server_params).program()
     desk = lanes.Desk(worker.take, worker.hand_over, lambda job: job.task.absent != PRESENT)
-    store, trips = lanes.run(program, desk, store, queue.length, min(layout.width, queue.ids.shape[0]))
+    store, trips = lanes.run(program, desk, store, queue.length, min(layout.width, queue.room))
     ledger = store.ledger
     tally = dataclasses.replace(ledger.tally, trips=ledger.tally.trips + trips)
     return Store(store.rows, Ledger(ledger.entries, tally))
@@ -101,10 +102,10 @@ class _Worker(NamedTuple):
             Round(self.number, key, talks),
         )
 
-    def plan(self) -> solves.Plan:
+    def plan(self) -> Plan:
         """What all jobs have in common."""
         job = jax.eval_shape(lambda rows: self.take(Store(rows, None), jnp.int32(0)), self.example_rows())  # pyright: ignore[reportArgumentType]
-        return solves.Plan.of(self.setup.algorithm, job.subproblem, self.layout.rows_per_trip, self.dtype)
+        return Plan.of(self.setup.algorithm, job.subproblem, self.layout.rows_per_trip, self.dtype)
 
     def example_rows(self) -> dict[str, Any]:
         """Rows of one address, by their shapes."""
@@ -119,8 +120,10 @@ class _Worker(NamedTuple):
 
     def take(self, store: Store, place: Array) -> solves.Job:
         """A job, from its place in the queue."""
-        ids, addresses, slots, _, runs, offsets = self.queue
-        id, address, slot, run = ids[place], addresses[place], slots[place], None if runs is None else runs[place]
+        queue = self.queue
+        place = place if queue.order is None else queue.order[place]
+        id, address, runs, offsets = queue.ids[place], queue.addresses[place], queue.runs, queue.offsets
+        slot, run = place if queue.slots is None else queue.slots[place], None if runs is None else runs[place]
         algorithm, exchange, round, run_round = self.parts(run, id, 0)
         client, row = client_of(self.setup.problem, id, self.dtype), trees.take(store.rows, address)
         own = {name: value for name, value in row.items() if name != MEMORIES}

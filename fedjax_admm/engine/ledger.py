@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..core.record import record
@@ -31,7 +33,12 @@ class Tally:
 
 class Entries(NamedTuple):
     """Solves as two arrays, their fields side by side: whatever writes or moves them is one kernel for each array, not
-    for each field, and kernels are what takes the compiler's time."""
+    for each field, and kernels are what takes the compiler's time.
+
+    They stay so until the host asks for fields. A finished job's lane writes its entry where the program returns it,
+    and nothing as large as the cohort is computed from them: it would be held besides. Zeros are a place that no
+    client took; so places need not be filled with what is told of those, and devices' entries can be added.
+    """
 
     real: Array  # [..., fields that are real numbers]
     whole: Array  # [..., the others], int32
@@ -40,33 +47,51 @@ class Entries(NamedTuple):
     def of(cls, solves: Solves, dtype: Any) -> Entries:
         """From solves [...]."""
 
-        def stacked(names: list[str], kind: Any) -> Array:
-            return jnp.stack([jnp.asarray(getattr(solves, name), kind) for name in names], axis=-1)
+        taken = dataclasses.replace(solves, stop_code=jnp.asarray(solves.stop_code, jnp.int32) - StopReason.NOBODY.code)
 
-        return cls(stacked(_REAL, dtype), stacked(list(_WHOLE), jnp.int32))
+        def stacked(names: list[str], kind: Any) -> Array:
+            return jnp.stack([jnp.asarray(getattr(taken, name), kind) for name in names], axis=-1)
+
+        return cls(stacked(_REAL, dtype), stacked(_WHOLE, jnp.int32))
 
     @classmethod
     def empty(cls, shape: tuple[int, ...], dtype: Any) -> Entries:
         """Room for so many."""
         return cls(jnp.zeros((*shape, len(_REAL)), dtype), jnp.zeros((*shape, len(_WHOLE)), jnp.int32))
 
+    def flat(self) -> Entries:
+        """Along one axis."""
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1]), self)
+
+    @property
+    def epochs(self) -> Array:
+        """[...], as in `solves`."""
+        return self.whole[..., _WHOLE.index("epochs")]
+
+    @property
+    def stop_code(self) -> Array:
+        """[...], as in `solves`."""
+        return (self.whole[..., _WHOLE.index("stop_code")] + StopReason.NOBODY.code).astype(np.int8)
+
     @property
     def solves(self) -> Solves:
-        """What they were made of."""
-        real = {name: self.real[..., k] for k, name in enumerate(_REAL)}
-        whole = {name: self.whole[..., k].astype(kind) for k, (name, kind) in enumerate(_WHOLE.items())}
-        return Solves(**real, **whole)
+        """What they were made of, on the host; NaN and zeros for places that no client took."""
+        entries = jax.device_get(self)
+        whole = {name: entries.whole[..., k] for k, name in enumerate(_WHOLE)} | {"stop_code": entries.stop_code}
+        vacant, real = whole["stop_code"] == StopReason.NOBODY.code, entries.real
+        if vacant.any():
+            real = np.where(vacant[..., None], np.nan, real)
+        return Solves(**{name: real[..., k] for k, name in enumerate(_REAL)}, **whole)
 
 
-_WHOLE: dict[str, Any] = dict.fromkeys(("epochs", "max_epochs", "gradient_samples", "criterion_samples"), jnp.int32)
-_WHOLE["stop_code"] = jnp.int8
+_WHOLE = ["epochs", "max_epochs", "gradient_samples", "criterion_samples", "stop_code"]
 _REAL = [field.name for field in dataclasses.fields(Solves) if field.name not in _WHOLE]
 
 
 class Ledger(NamedTuple):
     """What a round writes besides the rows."""
 
-    entries: Entries  # of the solves [cohort]
+    entries: Entries  # of the solves [slots]
     tally: Tally
 
 
@@ -81,7 +106,7 @@ class Store(NamedTuple):
 class RoundInfo:
     """What a round leaves behind besides the state."""
 
-    solves: Solves  # [cohort]
+    entries: Entries  # of the solves [cohort]
     trips: Array  # trips of the lanes loop, of all devices together
     longest: Array  # of one device, the most
     rows: Array  # rows whose gradient those trips computed, line searches apart
@@ -95,22 +120,17 @@ class RoundInfo:
         """Room for the infos [rounds, ...] of several rounds."""
         whole, real, true = jnp.zeros(rounds, jnp.int32), jnp.zeros(rounds, dtype), jnp.ones(rounds, bool)
         rows = jnp.zeros(rounds, jnp.float32)
-        solves = empty_solves((rounds, cohort), dtype)
-        return cls(solves, whole, whole, rows, real, finite=true, renewed=~true, communicated=true)
+        entries = Entries.empty((rounds, cohort), dtype)
+        return cls(entries, whole, whole, rows, real, finite=true, renewed=~true, communicated=true)
 
+    @functools.cached_property
+    def solves(self) -> Solves:
+        """What the clients did [..., cohort], on the host."""
+        return self.entries.solves
 
-def empty_solves(shape: tuple[int, ...], dtype: Any) -> Solves:
-    """Room for so many solves."""
-    return Entries.empty(shape, dtype).solves
-
-
-def no_solve(shape: tuple[int, ...], dtype: Any) -> Solves:
-    """What is told of places that no client took."""
-    empty = jax.tree.map(
-        lambda leaf: jnp.full_like(leaf, jnp.nan) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
-        empty_solves(shape, dtype),
-    )
-    return dataclasses.replace(empty, stop_code=jnp.full_like(empty.stop_code, StopReason.NOBODY.code))
+    def without_entries(self) -> RoundInfo:
+        """The others alone, where the entries are elsewhere."""
+        return dataclasses.replace(self, entries=None)
 
 
 def gather_ledger(ledger: Ledger, number: int) -> tuple[Ledger, Array]:

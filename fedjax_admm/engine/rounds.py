@@ -22,7 +22,7 @@ from ..core.sums import PositiveSum, RunningSum
 from ..core.vocabulary import AWAY, VACANT, Client, Clients, Received, Round, Solution, Solves
 from ..exchange.stage import MEMORIES, Exchange
 from ..problems.problem import Problem
-from .ledger import Entries, Ledger, RoundInfo, Tally, no_solve
+from .ledger import Entries, Ledger, RoundInfo, Tally
 
 # Of keys, beyond every round's number: `broadcast`, `aggregate` and `communicates` each have their own.
 _SERVER_STREAM = 2**31
@@ -50,14 +50,20 @@ class Layout:
 
 
 class Queue(NamedTuple):
-    """The jobs of a device, in the order in which they are begun; all [jobs]."""
+    """The jobs of a device: `order` names the places in which they are, among what is known of more places perhaps."""
 
-    ids: Array  # whose they are
-    addresses: Array  # where the client's row is, among the rows at hand
-    slots: Array  # where its entry goes, among the round's solves
-    length: Array  # how many of them there are: the rest is padding
-    runs: Array | None = None  # in a sweep: which run each is of
-    offsets: Array | None = None  # where a client's data begin, among those at hand; None: where the problem's data say
+    ids: Array  # [places] whose they are
+    addresses: Array  # [places] where the client's row is, among the rows at hand
+    length: Array  # how many jobs there are: the rest is padding
+    order: Array | None = None  # [jobs] places in the order in which they are begun; None: as they stand
+    slots: Array | None = None  # [places] where its entry goes, among the ledger's; None: to the same place
+    runs: Array | None = None  # [places] in a sweep: which run each is of
+    offsets: Array | None = None  # [places] where a client's data begin, among those at hand; None: as the problem says
+
+    @property
+    def room(self) -> int:
+        """How many jobs it may have."""
+        return (self.ids if self.order is None else self.order).shape[0]
 
 
 def clients_of(problem: Problem, ids: Array, dtype: Any) -> Clients:
@@ -108,13 +114,13 @@ def message_shape(setup: Setup, params: Any) -> Any:
     return jax.eval_shape(message, setup, params)
 
 
-def empty_ledger(setup: Setup, params: Any, cohort: int) -> Ledger:
-    """A round's ledger before anything was done; `setup` and `params` of one run."""
+def empty_ledger(setup: Setup, params: Any, entries: Entries | int) -> Ledger:
+    """A round's ledger before anything was done; `setup` and `params` of one run, `entries` or the room for so many."""
     dtype = trees.scalar_dtype(params)
     zero, none = jnp.zeros((), dtype), jnp.int32(0)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), message_shape(setup, params))
     tally = Tally(RunningSum.of(nothing), zero, none, none, none, zero, jnp.float32(0), none)
-    return Ledger(Entries.empty((cohort,), dtype), tally)
+    return Ledger(Entries.empty((entries,), dtype) if isinstance(entries, int) else entries, tally)
 
 
 def expected_work(sizes: Any, last_epochs: Any) -> Any:
@@ -125,7 +131,8 @@ def expected_work(sizes: Any, last_epochs: Any) -> Any:
 def order_of_work(problem: Problem, ids: Array, last_epochs: Array) -> Array:
     """The cohort's places [cohort] in the order in which they are worked off: longest first, empty ones at the end."""
     # Longest first: the last to end are short.
-    return jnp.argsort(-jnp.where(ids == VACANT, -1, expected_work(problem.data.sizes[ids], last_epochs)))
+    work = jnp.where(ids == VACANT, -1, expected_work(problem.data.sizes[ids], last_epochs))
+    return jnp.argsort(-work).astype(jnp.int32)
 
 
 def count_clients(ids: Array) -> Array:
@@ -133,18 +140,24 @@ def count_clients(ids: Array) -> Array:
     return jnp.sum(ids != VACANT, dtype=jnp.int32)
 
 
-def put_at_clients(values: Array, ids: Array, new: Array) -> Array:
-    """One value per client [clients] with new ones for those of a cohort [cohort]."""
-    beyond = jnp.where(ids == VACANT, values.shape[0], ids)
-    return values.at[beyond].set(new, mode="drop", wrap_negative_indices=False)
+def remember_epochs(last_epochs: Array, ids: Array, solves: Entries) -> Array:
+    """`last_epochs` [clients] after a round of clients `ids` [cohort]; those that did nothing keep theirs."""
+    beyond = jnp.where(_away(solves), last_epochs.shape[0], ids)  # and so does nobody
+    return last_epochs.at[beyond].set(_cost(solves), mode="drop", wrap_negative_indices=False)
 
 
-def remembered_epochs(last_epochs: Any, solves: Solves) -> Any:
-    """`last_epochs` [cohort] after a round; clients that did nothing keep theirs. Arrays of NumPy or of JAX."""
-    away = functools.reduce(operator.or_, [solves.stop_code == reason.code for reason in AWAY])
-    one = (solves.epochs == 0).astype(solves.epochs.dtype)  # at least one: a solve costs something
-    away = away.astype(solves.epochs.dtype)
-    return last_epochs * away + (solves.epochs + one) * (1 - away)
+def remember_epochs_on_host(last_epochs: np.ndarray, ids: np.ndarray, solves: Solves) -> None:
+    """Writes the same into an array of the host."""
+    worked = ~_away(solves)
+    last_epochs[ids[worked]] = _cost(solves)[worked]
+
+
+def _away(solves: Any) -> Any:
+    return functools.reduce(operator.or_, [solves.stop_code == reason.code for reason in AWAY])
+
+
+def _cost(solves: Any) -> Any:
+    return solves.epochs + (solves.epochs == 0).astype(solves.epochs.dtype)  # at least one: a solve costs something
 
 
 class ServerState(NamedTuple):
@@ -174,16 +187,14 @@ def info_of(
     setup: Setup,
     number: Array,
     ledger: Ledger,
-    ids: Array,
     longest: Array,
     after: ServerState,
     finite: Array,
     worn: Array,
 ) -> RoundInfo:
-    """What is told of a round of one run, with clients `ids` [cohort]."""
+    """What is told of a round of one run."""
     tally, talked = ledger.tally, jnp.asarray(communicates(setup.algorithm, setup.key, number))
-    solves = trees.where(ids == VACANT, no_solve(ids.shape, tally.weight.dtype), ledger.entries.solves)
-    return RoundInfo(solves, tally.trips, longest, tally.rows, after.penalty_mean.value, finite, worn, talked)
+    return RoundInfo(ledger.entries, tally.trips, longest, tally.rows, after.penalty_mean.value, finite, worn, talked)
 
 
 def communicates(algorithm: Algorithm, key: Array, number: Array) -> Any:

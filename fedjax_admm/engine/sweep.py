@@ -18,7 +18,7 @@ from ..core import trees
 from ..core.vocabulary import VACANT, State
 from . import renewal
 from .desk import work_off
-from .ledger import Ledger, RoundInfo, Store, Tally, gather_ledger
+from .ledger import Entries, Ledger, RoundInfo, Store, Tally, gather_ledger
 from .population.device import work_off_dealt
 from .rounds import (
     Layout,
@@ -32,8 +32,7 @@ from .rounds import (
     info_of,
     iterate,
     order_of_work,
-    put_at_clients,
-    remembered_epochs,
+    remember_epochs,
 )
 
 
@@ -61,12 +60,14 @@ def sweep_rounds(
         room = trees.repeat(RoundInfo.empty(most, size, trees.scalar_dtype(states.params)), runs)
 
         def body(loop: tuple) -> tuple:
-            done, states, infos = loop
-            states, info = _one_round(setup, states, cohorts[:, done], layout)
+            done, states, entries, infos = loop
+            states, entries, info = _one_round(setup, states, cohorts, done, entries, layout)
             infos = jax.tree.map(lambda room, new: room.at[:, done].set(new.astype(room.dtype)), infos, info)
-            return done + 1, states, infos
+            return done + 1, states, entries, infos
 
-        return lax.while_loop(lambda loop: loop[0] < count, body, (jnp.int32(0), states, room))[1:]
+        loop = (jnp.int32(0), states, room.entries, room.without_entries())
+        _, states, entries, infos = lax.while_loop(lambda loop: loop[0] < count, body, loop)
+        return states, dataclasses.replace(infos, entries=entries)
 
     if mesh is None:
         return rounds(setup, states, cohorts, count)
@@ -75,12 +76,17 @@ def sweep_rounds(
     return shared(setup, states, cohorts, count)
 
 
-def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> tuple[State, RoundInfo]:
-    """A round of every run with `cohorts` [runs, cohort].
+def _one_round(
+    setup: Setup, states: State, cohorts: Array, done: Array, entries: Entries, layout: Layout
+) -> tuple[State, Entries, RoundInfo]:
+    """A round of every run: that of `cohorts` [runs, rounds, cohort] which comes when so many are done.
 
     All jobs are in one queue: lanes that a short run leaves go on with another's.
+
+    Returns:
+        The states, all rounds' entries [runs, rounds, cohort] with this one's, and its infos without them.
     """
-    runs, size = cohorts.shape
+    runs, rounds, size = cohorts.shape
     number, clients = states.round[0], setup.problem.data.num_clients
     each = (setup.algorithm, setup.exchange, setup.key)
 
@@ -90,39 +96,48 @@ def _one_round(setup: Setup, states: State, cohorts: Array, layout: Layout) -> t
     own = (each, states.params, states.server)
     sent = jax.vmap(lambda each, params, server: broadcast(of_run(*each), params, server, number))(*own)
     z = jax.vmap(lambda each, params, server: iterate(of_run(*each), params, server))(*own)
-    last_epochs = jax.vmap(trees.take)(states.last_epochs, cohorts)
-    ids, run = cohorts.reshape(-1), jnp.repeat(jnp.arange(runs, dtype=jnp.int32), size)
+    now = cohorts[:, done]  # [runs, cohort]
+    last_epochs = jax.vmap(trees.take)(states.last_epochs, now)
+    ids, run = now.reshape(-1), jnp.repeat(jnp.arange(runs, dtype=jnp.int32), size)
     order = order_of_work(setup.problem, ids, last_epochs.reshape(-1))
-    queue = Queue(ids, run * clients + ids, order, count_clients(ids), run)
+    # Places among all rounds', so that one device writes entries where they are.
+    slots = (run * rounds + done) * size + jnp.tile(jnp.arange(size, dtype=jnp.int32), runs)
+    queue = Queue(ids, run * clients + ids, count_clients(ids), order, slots, run)
     rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states.clients)
-    store = Store(rows, _empty_ledger(of_run(*trees.take(each, 0)), trees.take(states.params, 0), runs, size))
+    one = of_run(*trees.take(each, 0)), trees.take(states.params, 0)
     work = partial(work_off, setup, layout, z, sent, number)
     if layout.devices == 1:
-        ordered = Queue(ids[order], queue.addresses[order], order, queue.length, run[order])
-        rows, ledger = work(ordered, store)
+        rows, ledger = work(queue, Store(rows, _empty_ledger(*one, runs, entries.flat())))
     else:
-        rows, ledger = work_off_dealt(work, layout, queue, store, split=False)
+        store = Store(rows, _empty_ledger(*one, runs, runs * size))
+        rows, ledger = work_off_dealt(work, layout, queue._replace(slots=None), store, split=False)
     rows = jax.tree.map(lambda leaf, old: leaf.reshape(old.shape), rows, states.clients)
     ledger, longest = gather_ledger(ledger, layout.devices)
     shared = {name: jnp.broadcast_to(getattr(ledger.tally, name), (runs,)) for name in ("rows", "trips")}
     tallies = dataclasses.replace(ledger.tally, **shared)
-    entries = jax.tree.map(lambda leaf: leaf.reshape(*cohorts.shape, -1), ledger.entries)
+    if layout.devices == 1:
+        entries = jax.tree.map(lambda leaf, old: leaf.reshape(old.shape), ledger.entries, entries)
+    else:
+        entries = jax.tree.map(
+            lambda room, new: room.at[:, done].set(new.reshape(runs, size, -1)), entries, ledger.entries
+        )
 
-    def settle(each: Any, before: ServerState, tally: Tally, entries: Any, ids: Array) -> Any:
+    def settle(each: Any, before: ServerState, tally: Tally, ids: Array) -> Any:
         mine = of_run(*each)
         after, finite, worn = aggregate(mine, before, tally, number)
         worn &= jnp.any(ids != VACANT)  # of a run that has ended nothing need be exact
-        return after, info_of(mine, number, Ledger(entries, tally), ids, longest, after, finite, worn)
+        return after, info_of(mine, number, Ledger(None, tally), longest, after, finite, worn)
 
     before = ServerState(states.params, states.server, states.penalty_mean)
-    after, info = jax.vmap(settle)(each, before, tallies, entries, cohorts)
+    after, info = jax.vmap(settle)(each, before, tallies, now)
     after = renewal.renew_many(setup, after, rows, info.renewed)
-    epochs = jax.vmap(put_at_clients)(states.last_epochs, cohorts, remembered_epochs(last_epochs, info.solves))
-    return State(states.round + 1, after.params, after.server, rows, epochs, after.penalty_mean), info
+    mine = jax.tree.map(lambda leaf: leaf[:, done], entries)
+    epochs = jax.vmap(remember_epochs)(states.last_epochs, now, mine)
+    return State(states.round + 1, after.params, after.server, rows, epochs, after.penalty_mean), entries, info
 
 
-def _empty_ledger(setup: Setup, params: Any, runs: int, cohort: int) -> Ledger:
+def _empty_ledger(setup: Setup, params: Any, runs: int, entries: Entries | int) -> Ledger:
     """The ledger of all runs: their solves in one row, sums [runs, ...], rows and trips of all together."""
-    entries, tally = empty_ledger(setup, params, runs * cohort)
+    entries, tally = empty_ledger(setup, params, entries)
     sums = trees.repeat(tally, runs)
     return Ledger(entries, dataclasses.replace(sums, rows=tally.rows, trips=tally.trips))

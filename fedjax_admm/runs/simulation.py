@@ -270,7 +270,7 @@ class Simulation:
         cohort = self.cohorts[number] if cohort is None else checks.client_numbers("cohort", cohort, known)
         check_everyone(self.algorithm, cohort.size, known)
         state, infos, _ = self.run_rounds(state, cohort[None], 1)
-        return state, jax.tree.map(lambda leaf: leaf[0], infos.solves)
+        return state, jax.tree.map(lambda leaf: leaf[0], infos.entries).solves
 
     def check_rounds(self, rounds: int) -> None:
         """What is given round by round must reach to the last, and what needs simulated seconds must have them."""

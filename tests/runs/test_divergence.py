@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
 import fedjax_admm as fa
-from fedjax_admm.engine.ledger import RoundInfo
+from fedjax_admm.engine.ledger import Entries, RoundInfo
 from fedjax_admm.runs.divergence import divergence_of_evaluation, divergence_of_round
 
 
 def round_of(*reasons: str, finite: bool) -> RoundInfo:
     codes = np.array([fa.StopReason(reason).code for reason in reasons], np.int8)
     rest = dict.fromkeys((name for name in fa.Solves.__dataclass_fields__), np.ones(len(reasons)))
+    entries = Entries.of(fa.Solves(**rest | {"stop_code": codes}), np.float64)
     info = RoundInfo.empty(1, len(reasons), np.float64)
-    return dataclasses.replace(info, solves=fa.Solves(**rest | {"stop_code": codes}), finite=np.bool_(finite))
+    return dataclasses.replace(info, entries=jax.device_get(entries), finite=np.bool_(finite))
 
 
 @pytest.mark.parametrize(

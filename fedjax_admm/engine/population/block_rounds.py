@@ -27,7 +27,7 @@ from ..rounds import (
     expected_work,
     info_of,
     iterate,
-    remembered_epochs,
+    remember_epochs_on_host,
 )
 from .blocks import Block, Homes, Room, devices_here, divide
 from .device import work_off_travelling
@@ -106,22 +106,20 @@ def _work_off_block(
 
 @partial(jax.jit, static_argnames=("layout", "mesh"), donate_argnames=("before",))
 def _finish(
-    setup: Setup, before: ServerState, ledger: Ledger, ids: Array, number: Array, *, layout: Layout, mesh: Mesh | None
+    setup: Setup, before: ServerState, ledger: Ledger, number: Array, *, layout: Layout, mesh: Mesh | None
 ) -> tuple[ServerState, RoundInfo]:
     """The server after the round, and what is told of it."""
 
-    def on_a_device(setup: Setup, before: ServerState, ledger: Ledger, ids: Array, number: Array) -> Any:
+    def on_a_device(setup: Setup, before: ServerState, ledger: Ledger, number: Array) -> Any:
         ledger, longest = gather_ledger(trees.take(ledger, 0), layout.devices)
         after, finite, worn = aggregate(setup, before, ledger.tally, number)
-        return after, info_of(setup, number, ledger, ids, longest, after, finite, worn)
+        return after, info_of(setup, number, ledger, longest, after, finite, worn)
 
     if mesh is None:
-        return on_a_device(setup, before, ledger, ids, number)
+        return on_a_device(setup, before, ledger, number)
     same, split = PartitionSpec(), PartitionSpec(AXIS)
-    shared = jax.shard_map(
-        on_a_device, mesh=mesh, in_specs=(same, same, split, same, same), out_specs=same, check_vma=False
-    )
-    return shared(setup, before, ledger, ids, number)
+    shared = jax.shard_map(on_a_device, mesh=mesh, in_specs=(same, same, split, same), out_specs=same, check_vma=False)
+    return shared(setup, before, ledger, number)
 
 
 @partial(jax.jit, static_argnames=("cohort", "devices"))
@@ -205,12 +203,12 @@ class BlockRounds:
             ledger = self._empty_ledgers(server.params, len(places))
             if len(ids):
                 ledger = self._work_off(server, keeper, number, ids, last_epochs, following, ledger, wait)
-            server, info = _finish(self._setup, server, ledger, places, number, layout=self._layout, mesh=self._mesh)
+            server, info = _finish(self._setup, server, ledger, number, layout=self._layout, mesh=self._mesh)
             info = wait(info)
             if info.renewed:
                 server = keeper.renew(server)
             solves = jax.tree.map(lambda leaf, ids=ids: leaf[: len(ids)], info.solves)
-            last_epochs[ids] = remembered_epochs(last_epochs[ids], solves)
+            remember_epochs_on_host(last_epochs, ids, solves)
             infos.append(info)
             if not info.finite:
                 break

@@ -128,7 +128,7 @@ def _block(table: np.ndarray, ids: np.ndarray, sizes: np.ndarray, mine: np.ndarr
         np.put_along_axis(offsets, rank, (np.cumsum(held, axis=1) - held).astype(np.int32), axis=1)
         offsets[~exists] = 0
         data = tuple(ids[slots[d, rank[d]]][: exists[d].sum()] for d in mine)
-    queue = Queue(ids[slots], None, slots, exists.sum(axis=1, dtype=np.int32), offsets=offsets)  # pyright: ignore[reportArgumentType]
+    queue = Queue(ids[slots], None, exists.sum(axis=1, dtype=np.int32), slots=slots, offsets=offsets)  # pyright: ignore[reportArgumentType]
     return Block(queue, exists, ids[positions], places, data)
 
 

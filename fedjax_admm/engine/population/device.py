@@ -19,7 +19,7 @@ from .. import placement as placements
 from .. import renewal
 from ..desk import work_off
 from ..devices import AXIS, as_bits, dealt, everywhere, from_bits, pack_rows
-from ..ledger import RoundInfo, Store, gather_ledger
+from ..ledger import Entries, RoundInfo, Store, gather_ledger
 from ..rounds import (
     Layout,
     Queue,
@@ -32,8 +32,7 @@ from ..rounds import (
     info_of,
     iterate,
     order_of_work,
-    put_at_clients,
-    remembered_epochs,
+    remember_epochs,
 )
 from .start import first_server, init_state
 
@@ -69,10 +68,10 @@ class DevicePopulation:
         self, state: State, cohorts: np.ndarray, count: int, upcoming: Any, wait: Callable[[Any], Any]
     ) -> tuple[State, RoundInfo, Any]:
         """The first `count` of the rounds with `cohorts` [rounds, cohort]; their infos may be under way."""
-        ids, done, parts = jnp.asarray(cohorts), 0, []
+        ids, done, parts = np.asarray(cohorts, np.int32), 0, []
         while True:
             state, infos, ended = device_rounds(
-                self.placed, state, ids, jnp.int32(done), jnp.int32(count),
+                self.placed, state, ids, np.int32(done), np.int32(count),
                 layout=self._layout, mesh=self._mesh, placement=self._placement,
             )  # fmt: skip
             parts.append((done, infos))
@@ -175,19 +174,21 @@ def _rounds(
     split: bool,
 ) -> tuple[State, RoundInfo, tuple[Array, Array, Array]]:
     def body(loop: tuple) -> tuple:
-        state, infos, (done, _, _) = loop
-        state, info = _one_round(setup, state, cohorts[done], layout, placement, split)
+        state, entries, infos, (done, _, _) = loop
+        state, entries, info = _one_round(setup, state, cohorts, done, entries, layout, placement, split)
         infos = jax.tree.map(
             lambda room, new: lax.dynamic_update_index_in_dim(room, new.astype(room.dtype), done, 0), infos, info
         )
-        return state, infos, (done + 1, info.finite, info.renewed)
+        return state, entries, infos, (done + 1, info.finite, info.renewed)
 
     def goes_on(loop: tuple) -> Array:
-        done, finite, worn = loop[2]
+        done, finite, worn = loop[3]
         return (done < count) & finite & ~worn
 
     infos = RoundInfo.empty(cohorts.shape[0], cohorts.shape[1], trees.scalar_dtype(state.params))
-    return lax.while_loop(goes_on, body, (state, infos, (first, jnp.bool_(True), jnp.bool_(False))))
+    ended = (first, jnp.bool_(True), jnp.bool_(False))
+    state, entries, infos, ended = lax.while_loop(goes_on, body, (state, infos.entries, infos.without_entries(), ended))
+    return state, dataclasses.replace(infos, entries=entries), ended
 
 
 def _joined(parts: list[tuple[int, RoundInfo]]) -> RoundInfo:
@@ -199,25 +200,47 @@ def _joined(parts: list[tuple[int, RoundInfo]]) -> RoundInfo:
 
 
 def _one_round(
-    setup: Setup, state: State, ids: Array, layout: Layout, placement: str | None, split: bool
-) -> tuple[State, RoundInfo]:
+    setup: Setup,
+    state: State,
+    cohorts: Array,
+    done: Array,
+    entries: Entries,
+    layout: Layout,
+    placement: str | None,
+    split: bool,
+) -> tuple[State, Entries, RoundInfo]:
+    """The next state, all rounds' entries [rounds, cohort] with this one's, and its info without them."""
+    ids, size = _anew(cohorts[done], state.round), cohorts.shape[1]
     before = ServerState(state.params, state.server, state.penalty_mean)
     sent = broadcast(setup, state.params, state.server, state.round)
-    last_epochs = state.last_epochs[ids]
-    order, number = order_of_work(setup.problem, ids, last_epochs), count_clients(ids)
-    store = Store(state.clients, empty_ledger(setup, state.params, ids.shape[0]))
+    order, number = order_of_work(setup.problem, ids, state.last_epochs[ids]), count_clients(ids)
     work = partial(work_off, setup, layout, iterate(setup, state.params, state.server), sent, state.round)
     if placement is None:
-        rows, ledger = work(Queue(ids[order], ids[order], order, number), store)
-    elif placement == placements.HOME:
-        rows, ledger = work(_queue_at_home(setup, ids, order, layout.devices), store)
+        # Places among all rounds': then jobs are read, and entries written, where they are.
+        queue = Queue(cohorts.reshape(-1), cohorts.reshape(-1), number, done * size + order)
+        rows, ledger = work(queue, Store(state.clients, empty_ledger(setup, state.params, entries.flat())))
     else:
-        rows, ledger = work_off_dealt(work, layout, Queue(ids, ids, order, number), store, split)
+        store = Store(state.clients, empty_ledger(setup, state.params, size))
+        if placement == placements.HOME:
+            rows, ledger = work(_queue_at_home(setup, ids, order, layout.devices), store)
+        else:
+            rows, ledger = work_off_dealt(work, layout, Queue(ids, ids, number, order), store, split)
     ledger, longest = gather_ledger(ledger, layout.devices)
     after, finite, worn = aggregate(setup, before, ledger.tally, state.round)
-    info = info_of(setup, state.round, ledger, ids, longest, after, finite, worn)
-    epochs = put_at_clients(state.last_epochs, ids, remembered_epochs(last_epochs, info.solves))
-    return State(state.round + 1, after.params, after.server, rows, epochs, after.penalty_mean), info
+    info = info_of(setup, state.round, ledger, longest, after, finite, worn)
+    if placement is None:
+        entries = jax.tree.map(lambda leaf, old: leaf.reshape(old.shape), ledger.entries, entries)
+    else:
+        entries = jax.tree.map(lambda room, new: room.at[done].set(new), entries, ledger.entries)
+    ids = _anew(cohorts[done], ledger.tally.trips)
+    epochs = remember_epochs(state.last_epochs, ids, trees.take(entries, done))
+    state = State(state.round + 1, after.params, after.server, rows, epochs, after.penalty_mean)
+    return state, entries, info.without_entries()
+
+
+def _anew(value: Array, after: Array) -> Array:
+    """A value that is computed once `after` is known, not kept from where it was computed before."""
+    return lax.optimization_barrier((value, after))[0]
 
 
 def _queue_at_home(setup: Setup, ids: Array, order: Array, devices: int) -> Queue:
@@ -229,7 +252,7 @@ def _queue_at_home(setup: Setup, ids: Array, order: Array, devices: int) -> Queu
     addresses = ids - lax.axis_index(AXIS) * each
     here = (addresses >= 0) & (addresses < each)
     order = order[jnp.argsort(~here[order], stable=True)]
-    return Queue(ids[order], jnp.clip(addresses[order], 0, each - 1), order, jnp.sum(here, dtype=jnp.int32))
+    return Queue(ids, jnp.clip(addresses, 0, each - 1), jnp.sum(here, dtype=jnp.int32), order)
 
 
 def work_off_dealt(
@@ -242,12 +265,12 @@ def work_off_dealt(
     Args:
         work: works off a queue of one device.
         layout: with its `share` of a block.
-        cohort: all jobs, whose `addresses` are of all clients' rows and whose `slots` are the order of work, empty
-            places last.
+        cohort: all jobs, whose `addresses` are of all clients' rows; empty places are last in the order.
         store: all clients' rows, or with `split` those that are on this device.
         split: whether the rows are split over the devices, in order.
     """
-    jobs, share = cohort.slots.shape[0], layout.share
+    jobs, share = cohort.room, layout.share
+    assert cohort.order is not None
     table = dealt(jobs, layout.devices)  # places in the order of work [devices, share of the cohort]
     blocks = -(-table.shape[1] // share)
     padding = np.full((layout.devices, blocks * share - table.shape[1]), jobs)
@@ -256,14 +279,15 @@ def work_off_dealt(
     def one_block(k: Any, store: Store) -> Store:
         places = lax.dynamic_slice_in_dim(table, k * share, share, axis=1)  # [devices, share]
         exists = places < cohort.length
-        slots = cohort.slots[jnp.minimum(places, jobs - 1)]
+        chosen = cohort.order[jnp.minimum(places, jobs - 1)]
         me = lax.axis_index(AXIS)
+        mine = chosen[me]
         queue = Queue(
-            ids=cohort.ids[slots[me]],
-            addresses=cohort.addresses[slots],
-            slots=slots[me],
+            ids=cohort.ids[mine],
+            addresses=cohort.addresses[chosen],
             length=jnp.sum(exists[me], dtype=jnp.int32),
-            runs=None if cohort.runs is None else cohort.runs[slots[me]],
+            slots=mine if cohort.slots is None else cohort.slots[mine],
+            runs=None if cohort.runs is None else cohort.runs[mine],
         )
         return work_off_travelling(work, queue, exists, store, split)
 
