@@ -138,7 +138,7 @@ def part(name: str, value: Any, members: tuple[str, ...], maker: str) -> Any:
     """A part of an algorithm: an object, not the function that makes it, with the members that the engine asks for."""
     missing = [member for member in members if not hasattr(value, member)]
     if isinstance(value, type) or inspect.isfunction(value):
-        makes_one = not missing or value.__module__.startswith(__package__.partition(".")[0])
+        makes_one = not missing or value.__module__.startswith("fedjax_admm.")
         call = f": call it, {value.__name__}(...)" if makes_one else ""
         raise ValueError(f"{name} must be an object made by {maker}, got {value.__qualname__}{call}")
     if len(missing) == len(members):

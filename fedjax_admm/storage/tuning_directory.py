@@ -55,8 +55,8 @@ class TuningPlan:
 
     def of_rounds_as(self, other: TuningPlan) -> TuningPlan:
         """The same plan with the rounds and rungs of another."""
-        search = self.search | {"rungs": other.search["rungs"]}
-        return replace(self, search=search, shared=self.shared | {"rounds": other.shared.get("rounds")})
+        search = {**self.search, "rungs": other.search["rungs"]}
+        return replace(self, search=search, shared={**self.shared, "rounds": other.shared.get("rounds")})
 
     def place(self, label: str, seed: int) -> Path:
         """The run directory of a setting and a seed; it need not be there yet.
