@@ -1,9 +1,9 @@
-"""Any method, but the server's parameters are the average of those that it would have had (Polyak and Ruppert).
+"""Any method, with the average of its parameters over the rounds as the result (Polyak and Ruppert).
 
-Where a round sees few of the clients, the server's parameters move about with every cohort. An average over rounds has
-less of that noise, and unlike a server that remembers more it slows nothing down: clients are sent what the method
-itself would send, and only what is evaluated and returned is the average. Nothing more is sent; the server keeps one
-more set of parameters.
+Where a round sees few of the clients, the server's parameters change with every cohort. An average over rounds has less
+of this noise. It does not slow the method down, as a longer memory of the server would: clients are sent the method's
+own parameters, and only what is evaluated and returned is the average. Nothing more is sent. The server keeps one more
+set of parameters.
 """
 
 from __future__ import annotations
@@ -119,21 +119,24 @@ class AveragedSums(Averaged):
 def averaged(algorithm: Algorithm, power: Any = 2.0, *, returning_power: Any = None) -> Averaged:
     """Any method, with the average over rounds as its result.
 
-    The method runs as it would; the parameters that are evaluated and returned are the average of z^1, z^2, ...,
-    in which z^k has a weight that grows about like k^power. The first rounds, far from where z ends, count for little:
-    with a power of 2 half of the weight is on the last fifth of the rounds, however many there are.
+    The method itself runs unchanged. What is evaluated and returned is a weighted average of its parameters z^1, z^2,
+    ..., in which the weight of z^k grows about like k^power. So the first rounds, which are far from the solution,
+    count for little: with power=2, half of the weight is on the last fifth of the rounds, however many there are.
 
     Args:
         algorithm: The method, as `fedavg(...)` makes it.
-        power: At least 0. 0 is the plain mean, which has the least noise in the end; the greater, the sooner are the
-            first rounds forgotten.
-        returning_power: The power where all clients of a round were heard before; `power` is then for where none was,
-            and in between the power is in between. A server that remembers its clients has the less noise the more of
-            them return, and needs the less of an average. None is `power` too. Else the method must know it, as
-            `fedadmm(forgetting="returning")` does.
+        power: At least 0. With 0 all rounds count the same, which has the least noise in the end. A larger power
+            forgets the first rounds sooner.
+        returning_power: Another power for rounds whose clients have all been heard before. `power` is then for rounds
+            whose clients are all new, and other rounds have a power in between. A server that remembers its clients has
+            less noise when they return, so it needs less averaging: a larger power. This needs a method that knows who
+            returns, `fedadmm(forgetting="returning")`. None: always `power`.
 
     Returns:
-        The method. Not of methods with rounds in which nothing is exchanged.
+        The averaged method.
+
+    Raises:
+        ValueError: The method has rounds in which nothing is exchanged (`fedpd`), or an argument is not as said here.
 
     >>> fa.averaged(fa.fedavg(LocalSolver(learning_rate=0.1))).power
     2.0

@@ -7,8 +7,8 @@ Every method here solves, on each selected client,
 Methods differ in these terms (`subproblem`), in what a client sends afterwards (`reply`) and in what the server makes
 of the sum of all messages (`aggregate`). A client sees what it was sent and its own row, never the server's record; the
 server sees the sum of messages, never a client's row. A new method is a `record` with the members of `Algorithm`, in a
-file of its own in this folder. What it lacks, and what its functions return that has not the shapes said here, is told
-when a simulation is made (`contract`).
+file of its own in this folder. If a member is missing, or a function returns something of a wrong form, making the
+simulation fails with one line that says so (`contract`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Algorithm(Protocol):
     """What the engine asks of an algorithm.
 
     `start`, `subproblem` and `reply` are for ONE client and are vectorized by the engine. In them every number of the
-    record is that client's own: a `penalty` that was given as one per client is a scalar there. In `init`, `broadcast`
-    and `aggregate` it is as it was given.
+    record is that client's own: a `penalty` that was given as one number per client is a scalar there. In `init`,
+    `broadcast` and `aggregate` it is what the user gave.
 
     A method that is only defined for all clients in every round has `needs_everyone = True`; other participation is
-    then refused. One with `needs_gradient = True` gets the subproblem's gradient at the start of each solve, over all
-    of the client's rows, as `solution.gradient`; where no solver or criterion computes it anyway it costs a pass, which
-    the history counts among `criterion_samples`.
+    then refused. A method with `needs_gradient = True` gets, as `solution.gradient`, the subproblem's gradient at the
+    start of each solve, over all of the client's rows. Unless the solver or the criterion computes it anyway, this
+    costs one pass over the rows, which the history counts among `criterion_samples`.
 
-    Failed solves need no thought: a client whose solve failed, that dropped out or whose message was kept out keeps
-    its row, and its message is not in the sum. Without any message the server keeps its record too.
+    You need not handle failures. A client whose solve failed, that dropped out or whose message was kept out keeps its
+    row, and its message is not in the sum. If no message arrives, the server keeps its parameters and its record.
     """
 
     @property
@@ -75,12 +75,11 @@ class Algorithm(Protocol):
 
 @runtime_checkable
 class RenewableSums(Protocol):
-    """What an algorithm has besides if its server's record is sums over all clients that can lose their digits.
+    """Two more functions, for an algorithm whose server keeps sums over all clients that lose digits to rounding.
 
-    After a round that leaves the record `worn`, the engine forms it anew: it counts one client after another from their
-    rows, wherever those live, beginning with a record of zeros, in which only whole numbers, such as a round's, and
-    what is marked as no sum (`sums.Apart`) are those of the record that was worn. What several devices have counted is
-    merged.
+    If the record is `worn` after a round, the engine forms it anew. It begins with zeros in place of the sums, keeps
+    whole numbers and what is marked as no sum (`sums.Apart`), and then counts one client after another from its row,
+    wherever that is kept. What several devices have counted is merged.
     """
 
     def worn(self, server: Any) -> Array:
@@ -94,12 +93,12 @@ class RenewableSums(Protocol):
 
 @runtime_checkable
 class SilentRounds(Protocol):
-    """What an algorithm has besides if server and clients do not exchange anything in some rounds.
+    """One more function, for an algorithm in which server and clients exchange nothing in some rounds.
 
-    In such a round clients solve, call `reply` and keep the row, but the message is not sent: nothing is added to the
-    server's sum, the server keeps its record and parameters, and no floats are counted. All functions can see which
-    kind of round it is, as `round.communicates`. What the server answers to a round's messages is counted in that
-    round, though clients use it in the next one.
+    In such a round clients solve and keep the row that `reply` returns, but nothing is sent: the server keeps its
+    record and parameters, and no floats are counted. All functions can read which kind of round it is, as
+    `round.communicates`. The server's answer to a round's messages is counted in that round, although clients use it in
+    the next one.
     """
 
     def communicates(self, round: Round) -> Array:
@@ -109,10 +108,10 @@ class SilentRounds(Protocol):
 
 @runtime_checkable
 class SeparateIterate(Protocol):
-    """What an algorithm has besides if its clients work at other parameters than those that it returns.
+    """One more function, for an algorithm whose clients start from other parameters than those that it returns.
 
-    A state's `params` are what is evaluated and returned. Solves begin at what `iterate` says, and criteria look there;
-    it is z in all of this package's words, and what `broadcast` should send.
+    A state's `params` are evaluated and returned. Solves start from what `iterate` returns, and criteria measure their
+    reference residual there: these parameters are z wherever this package speaks of z, and `broadcast` sends them.
     """
 
     def iterate(self, params: Params, server: Any) -> Params:

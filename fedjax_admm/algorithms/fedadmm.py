@@ -59,13 +59,15 @@ def fedadmm(
             never selected; or "only" those that have sent something. With large populations "all" slows the server
             down: a round moves it at most by the cohort's share of all clients. With every client in every round there
             is no difference.
-        forgetting: The factor, above 0 and at most 1, by which a client's message counts less in each later round. 1
-            forgets nothing. Below 1 the first rounds are faster, but z does not converge: it keeps the noise from the
-            choice of clients. With "auto" the server chooses a factor for each round, from how far and how unanimously
-            the clients' messages lead away from what it remembers (the rule is in `fading`): small at first, then 1.
-            "auto" takes 4 more floats up and 1 more down. "returning" also forgets what was said by clients that will
-            not be selected again; it suits methods whose result is `averaged`, and takes 5 more floats up. If heard or
-            forgetting is not the paper's, "current" penalties need 2 n + 2 floats up.
+        forgetting: How the server forgets old messages: a number, "auto" or "returning". A number, above 0 and at most
+            1, multiplies the weight of every remembered message in each round; 1 forgets nothing. Below 1 the first
+            rounds are faster, but z does not converge: it keeps the noise from the choice of clients. With "auto" the
+            server chooses the number in each round: small while new messages agree that it should move on, and near 1
+            once they only disagree among themselves (the rule is in `fading`). This takes 4 more floats up and 1 more
+            down. "returning" multiplies the number of "auto" by the share of the cohort that was heard before, so where
+            clients never return nothing is remembered. It is meant for methods whose result is `averaged`, and takes 5
+            more floats up and 1 more down. If heard or forgetting is not the paper's, "current" penalties need 2 n + 2
+            floats up.
         server_step: eta above 0 of Gong et al., whose server keeps no sums but moves along the selected clients' mean
             change: z^{k+1} = z^k + eta sum alpha_i beta_i Delta_i / sum alpha_i beta_i, where Delta_i is the change of
             u_i - lambda_i / beta_i. With equal weights and penalties, eta = |S| / m gives the average over all m

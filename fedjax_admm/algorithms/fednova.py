@@ -84,13 +84,16 @@ def fednova(
     Each selected client does tau_i steps from z^k, which end at u_i+ = z - eta_i sum_s a_is g_is, and sends
     d_i = (u_i+ - z) / ||a_i||_1. Then, both sums over the selected clients with weights p_i that sum to one,
 
-        z^{k+1} = z^k + tau_eff sum p_i d_i,   tau_eff = sum p_i tau_i.
+        z^{k+1} = z^k + tau_eff sum p_i d_i,
+        tau_eff = sum p_i tau_i.
 
-    The sum of the factors, ||a_i||_1, is
+    The sum of the factors is
 
-        tau_i                                                    with plain steps,
-        [tau_i - rho (1 - rho^tau_i) / (1 - rho)] / (1 - rho)    with momentum rho, which begins anew in every solve,
-        [1 - (1 - eta_i mu)^tau_i] / (eta_i mu)                  with a proximal term mu.
+        ||a_i||_1 = tau_i    with plain steps,
+        ||a_i||_1 = [tau_i - rho (1 - rho^{tau_i}) / (1 - rho)] / (1 - rho)    with momentum rho,
+        ||a_i||_1 = [1 - (1 - eta_i mu)^{tau_i}] / (eta_i mu)    with a proximal term mu.
+
+    Momentum begins anew in every solve.
 
     The paper has no formula for momentum and a proximal term together, so this is refused.
 

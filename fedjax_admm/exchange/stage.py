@@ -40,8 +40,8 @@ class Outcome(NamedTuple):
     """What the server has of one client after its solve."""
 
     params: Any  # [...] what it takes for the client's u; the solve's start where it takes nothing
-    center: Any  # [...] z, what the client was sent
-    ok: Array  # bool: it takes something
+    center: Any  # [...] z, the server's parameters
+    ok: Array  # bool: whether it takes anything
     stop_code: Array  # int32
     clipped: Array  # bool: the update's length is not the solve's
     gradients: Array  # int32, per-example gradients that the client computed
@@ -61,11 +61,11 @@ class Stage:
 
     @property
     def stream(self) -> int:
-        """Where its random numbers begin, from 2^31, which no round's number reaches, to 2^32 - 4."""
+        """The number that sets its random draws apart from all others, from 2^31 to 2^32 - 4."""
         return 2**31 + 4 + zlib.crc32(self.name.encode()) % (2**31 - 8)
 
     def of_client(self, id: Array) -> Any:
-        """The same with this client's numbers, where it has one per client."""
+        """The same stage, with this client's number in fields that have one number per client."""
         return jax.tree.map(lambda leaf: leaf[id] if jnp.ndim(leaf) == 1 else leaf, self)
 
     def start(self, params: Any, client: Client) -> Memory:
@@ -77,7 +77,7 @@ class Stage:
         return jnp.int32(PRESENT)
 
     def receive(self, outcome: Outcome, memory: Memory, client: Client, round: Round) -> Outcome:
-        """What the server receives of a client that worked."""
+        """The outcome as the server receives it; called before the algorithm's `reply`, also where `ok` is False."""
         return outcome
 
     def transform(self, message: Any, memory: Memory, client: Client, round: Round) -> tuple[Any, Memory]:
