@@ -126,7 +126,8 @@ def _one_round(
         mine = of_run(*each)
         after, finite, worn = aggregate(mine, before, tally, number)
         worn &= jnp.any(ids != VACANT)  # of a run that has ended nothing need be exact
-        return after, info_of(mine, number, Ledger(None, tally), longest, after, finite, worn)
+        told = Ledger(None, tally)  # pyright: ignore[reportArgumentType]
+        return after, info_of(mine, number, told, longest, after, finite, worn)
 
     before = ServerState(states.params, states.server, states.penalty_mean)
     after, info = jax.vmap(settle)(each, before, tallies, now)

@@ -269,8 +269,8 @@ def work_off_dealt(
         store: all clients' rows, or with `split` those that are on this device.
         split: whether the rows are split over the devices, in order.
     """
-    jobs, share = cohort.room, layout.share
-    assert cohort.order is not None
+    jobs, share, order = cohort.room, layout.share, cohort.order
+    assert order is not None
     table = dealt(jobs, layout.devices)  # places in the order of work [devices, share of the cohort]
     blocks = -(-table.shape[1] // share)
     padding = np.full((layout.devices, blocks * share - table.shape[1]), jobs)
@@ -279,7 +279,7 @@ def work_off_dealt(
     def one_block(k: Any, store: Store) -> Store:
         places = lax.dynamic_slice_in_dim(table, k * share, share, axis=1)  # [devices, share]
         exists = places < cohort.length
-        chosen = cohort.order[jnp.minimum(places, jobs - 1)]
+        chosen = order[jnp.minimum(places, jobs - 1)]
         me = lax.axis_index(AXIS)
         mine = chosen[me]
         queue = Queue(
