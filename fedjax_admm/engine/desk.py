@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array
+from jax import Array, lax
 
 from ..algorithms.base import Algorithm
 from ..core import randomness, trees
@@ -237,13 +237,24 @@ def _distance(one: Any, other: Any, dtype: Any) -> Array:
 
 
 def _put(stack: Any, places: Array, which: Array, values: Any) -> Any:
-    """The stack with lanes' values at their places, of those lanes that `which` says."""
+    """The stack with lanes' values at their places, of those lanes that `which` says.
 
-    def put(leaf: Array, new: Array) -> Array:
-        beyond = jnp.where(which, places, leaf.shape[0])
-        return leaf.at[beyond].set(new.astype(leaf.dtype), mode="drop", wrap_negative_indices=False)
+    In a loop of as many trips as there are such lanes. Otherwise, with one lane, XLA fuses the write with the read that
+    follows; that needs the rows as they were before, and all of them are copied for every job.
+    """
+    if not jax.tree.leaves(stack):
+        return stack
+    first = jnp.argsort(~which)
 
-    return jax.tree.map(put, stack, values)
+    def put(k: Any, stack: Any) -> Any:
+        lane = first[k]
+
+        def write(leaf: Array, new: Array) -> Array:
+            return lax.dynamic_update_index_in_dim(leaf, new[lane].astype(leaf.dtype), places[lane], 0)
+
+        return jax.tree.map(write, stack, values)
+
+    return lax.fori_loop(0, jnp.sum(which), put, stack)
 
 
 def _add(total: Array, values: Array, runs: Array | None) -> Array:

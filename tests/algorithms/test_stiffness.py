@@ -10,6 +10,7 @@ from federations import least_squares
 from test_devices import in_a_process
 
 import fedjax_admm as fa
+from fedjax_admm.algorithms.penalties.level import Level
 
 SIZES = [6, 11, 3, 8, 5, 7]
 WEIGHTS = np.array([1.0, 3, 2, 2, 1, 3])
@@ -77,7 +78,7 @@ def test_the_first_penalty_is_forgotten():
 
 
 def test_a_huge_message_moves_the_level_tenfold_at_most():
-    level = fa.penalties.Level.start(np.float64)
+    level = Level.start(np.float64)
     for proposal in (np.inf, -np.inf, 1e30, -4.0):
         assert abs(level.moved(np.float64(proposal), np.float64(1.0)).log) <= np.log(10) + 1e-12
 

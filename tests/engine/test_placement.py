@@ -21,8 +21,8 @@ def problem_of(clients, rows=3):
     fields = {"x": rng.normal(size=(clients * rows, 4)).astype("f"), "y": rng.normal(size=clients * rows).astype("f")}
     parts = np.arange(clients * rows).reshape(clients, rows)
     return fa.Problem(init=lambda key: jnp.zeros(N, jnp.float32), loss=loss, data=fa.FederatedData.from_arrays(fields, parts))
-def compiled_round(algorithm, cohort, placement, mesh, clients=32, rows=3):
-    execution = fa.Execution(lanes=2, mesh=mesh, placement=placement)
+def compiled_round(algorithm, cohort, placement, mesh, clients=32, rows=3, lanes=2):
+    execution = fa.Execution(lanes=lanes, mesh=mesh, placement=placement)
     sim = fa.Simulation(problem_of(clients, rows), algorithm, participation=cohort, execution=execution)
     ids = jnp.zeros((1, cohort), jnp.int32)
     options = dict(layout=sim.layout, mesh=sim.mesh, placement=sim.placement)
@@ -82,6 +82,21 @@ for algorithm in (fa.fedavg(LOCAL), INSA):
         small, large = (compiled_round(algorithm, cohort, placement, mesh, clients=256).memory_analysis().temp_size_in_bytes for cohort in (16, 256))
         assert large < small + (256 - 16) * client, (placement, small, large)
         assert large < (16 * 2 + 12) * N * 4 + 256 * client, (placement, large / 4 / N)
+""",
+        optimized=True,
+    )
+
+
+def test_temporaries_do_not_grow_with_the_population():
+    """Rows are read and written where they are. With one lane XLA likes to copy all of them for each job."""
+    in_a_process(
+        BEGIN
+        + """
+for algorithm in (INSA, fa.fedadmm(LOCAL, 0.1, local_rounds=2), fa.scaffold(LOCAL), fa.feddyn(LOCAL, 0.3)):
+    for mesh, placement in ((1, "auto"), (2, "home")):
+        for lanes in (1, 2):
+            small, large = (compiled_round(algorithm, 16, placement, mesh, clients=clients, lanes=lanes).memory_analysis().temp_size_in_bytes for clients in (32, 256))
+            assert large < small + (256 - 32) * 20, (algorithm, placement, lanes, small / 4 / N, large / 4 / N)
 """,
         optimized=True,
     )
