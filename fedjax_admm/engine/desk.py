@@ -237,24 +237,20 @@ def _distance(one: Any, other: Any, dtype: Any) -> Array:
 
 
 def _put(stack: Any, places: Array, which: Array, values: Any) -> Any:
-    """The stack with lanes' values at their places, of those lanes that `which` says.
+    """The stack with lanes' values at their places, of those lanes that `which` says."""
 
-    In a loop of as many trips as there are such lanes. Otherwise, with one lane, XLA fuses the write with the read that
-    follows; that needs the rows as they were before, and all of them are copied for every job.
-    """
-    if not jax.tree.leaves(stack):
-        return stack
-    first = jnp.argsort(~which)
+    def put(leaf: Array, new: Array) -> Array:
+        beyond = jnp.where(which, places, leaf.shape[0])
+        return leaf.at[beyond].set(new.astype(leaf.dtype), mode="drop", wrap_negative_indices=False)
 
-    def put(k: Any, stack: Any) -> Any:
-        lane = first[k]
+    def write(leaf: Array, new: Array) -> Array:
+        return lax.dynamic_update_index_in_dim(leaf, new[0].astype(leaf.dtype), places[0], 0)
 
-        def write(leaf: Array, new: Array) -> Array:
-            return lax.dynamic_update_index_in_dim(leaf, new[lane].astype(leaf.dtype), places[lane], 0)
-
-        return jax.tree.map(write, stack, values)
-
-    return lax.fori_loop(0, jnp.sum(which), put, stack)
+    if len(which) > 1:
+        return jax.tree.map(put, stack, values)
+    # A loop of one trip or none: XLA would fuse a single write with the read that follows, which then needs the rows as
+    # they were before, and copy all of them for every job.
+    return lax.fori_loop(0, jnp.sum(which), lambda _, stack: jax.tree.map(write, stack, values), stack)
 
 
 def _add(total: Array, values: Array, runs: Array | None) -> Array:
