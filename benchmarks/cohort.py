@@ -1,6 +1,7 @@
 """What a round needs against the size of its cohort: memory of the compiled program, of the process, and time.
 
     python benchmarks/cohort.py
+    python benchmarks/cohort.py --lanes 1
     python benchmarks/cohort.py --million
 
 FedAvg, which keeps nothing, and FedADMM-InSa, with cohorts of 16 to 1,024 of 1,024 clients and with 5,000 and
@@ -35,7 +36,7 @@ def loss(params: Any, batch: Any) -> Any:
     return 0.5 * (batch["x"] @ params[:FEATURES] - batch["y"]) ** 2
 
 
-def make(clients: int, size: int, method: str, cohort: int, kind: str = "device") -> Any:
+def make(clients: int, size: int, method: str, cohort: int, lanes: int = LANES, kind: str = "device") -> Any:
     """A simulation."""
     import jax.numpy as jnp
 
@@ -49,11 +50,11 @@ def make(clients: int, size: int, method: str, cohort: int, kind: str = "device"
     problem = fa.Problem(init=lambda key: jnp.zeros(size), loss=loss, data=data)
     local = fa.LocalSolver(learning_rate=0.1, batch_size=2, max_epochs=2)
     algorithm = fa.fedavg(local) if method == "fedavg" else fa.fedadmm_insa(local, penalty=0.5)
-    execution = fa.Execution(lanes=LANES, population=kind, mesh=1)
+    execution = fa.Execution(lanes=lanes, population=kind, mesh=1)
     return fa.Simulation(problem, algorithm, participation=cohort, execution=execution)
 
 
-def child(clients: int, size: int, method: str, cohort: int) -> dict[str, float]:
+def child(clients: int, size: int, method: str, cohort: int, lanes: int) -> dict[str, float]:
     """Two rounds, and what they needed."""
     import jax
     import jax.numpy as jnp
@@ -61,7 +62,7 @@ def child(clients: int, size: int, method: str, cohort: int) -> dict[str, float]
     from fedjax_admm.core.environment import peak_memory
     from fedjax_admm.engine.population import device_rounds
 
-    sim = make(clients, size, method, cohort)
+    sim = make(clients, size, method, cohort, lanes)
     state = sim.init()
     ids = jnp.asarray(sim.cohorts[0])[None]
     compiled = device_rounds.lower(
@@ -93,14 +94,14 @@ def run_child(name: str, *arguments: Any) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def table() -> None:
+def table(lanes: int) -> None:
     """Cohorts, sizes and methods."""
     for method in METHODS:
         for size in SIZES:
             # A million parameters of 1,024 clients are 8 GB of rows: with fewer clients there, and cohorts as they fit.
             clients = CLIENTS if size < 1_000_000 or method == "fedavg" else LARGE["clients"]
             cohorts = [c for c in (*COHORTS, LARGE["cohort"]) if c <= clients]
-            cases = {cohort: run_child("memory", clients, size, method, cohort) for cohort in sorted(cohorts)}
+            cases = {cohort: run_child("memory", clients, size, method, cohort, lanes) for cohort in sorted(cohorts)}
             first = cases[min(cases)]
             for cohort, told in cases.items():
                 print(
@@ -128,17 +129,18 @@ def million() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--million", action="store_true", help="the cohort of 10,000 of a million clients")
+    parser.add_argument("--lanes", type=int, default=LANES, help="of the table")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         name, *rest = args.child
         if name == "memory":
-            clients, size, method, cohort = rest
-            print(json.dumps(child(int(clients), int(size), method, int(cohort))))
+            clients, size, method, cohort, lanes = rest
+            print(json.dumps(child(int(clients), int(size), method, int(cohort), int(lanes))))
         else:
             print(json.dumps(rounds_of(*map(int, rest))))
         return
-    million() if args.million else table()
+    million() if args.million else table(args.lanes)
 
 
 if __name__ == "__main__":

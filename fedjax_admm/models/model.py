@@ -67,16 +67,24 @@ def _from_flax(module: Any, sample_input: Any) -> Model:
     if isinstance(module, nnx.Module):
         params, apply = _split_nnx(module)
         return Model(_Constant(params), apply)
-    if isinstance(module, type) and issubclass(module, linen.Module | nnx.Module):
-        make = f"{module.__name__}(...)" if issubclass(module, linen.Module) else f"lambda rngs: {module.__name__}(...)"
-        raise ValueError(f"module must be a flax module, got the class {module.__name__}: give {make}")
+    if isinstance(module, type) and issubclass(module, linen.Module):
+        raise ValueError(f"module must be a flax module, got the class {module.__name__}: give {module.__name__}(...)")
     if not callable(module):
         raise ValueError(
             f"module must be a flax linen or nnx module, or a function of nnx.Rngs that builds one, got {module=}"
         )
     build = cast(Callable[[nnx.Rngs], nnx.Module], module)
-    _, apply = _split_nnx(nnx.eval_shape(lambda: build(nnx.Rngs(0))))
-    return Model(_NnxInit(build), apply)
+    try:
+        abstract = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
+    except TypeError as error:
+        if not isinstance(module, type):
+            raise
+        # A class will do if its only argument is the nnx.Rngs.
+        name = module.__name__
+        raise ValueError(
+            f"module must be a flax module, got the class {name}: give lambda rngs: {name}(...) ({error})"
+        ) from error
+    return Model(_NnxInit(build), _split_nnx(abstract)[1])
 
 
 # Dataclasses instead of closures or bound methods, which are equal only to themselves.

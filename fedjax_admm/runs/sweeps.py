@@ -314,8 +314,8 @@ def _checked(runs: Any) -> list[tuple[Algorithm, int]]:
     pairs = list(runs) if isinstance(runs, Iterable) else []
     if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
         raise ValueError(
-            f"runs must be a list of pairs (algorithm, seed), such as [(algorithm, 0), (algorithm, 1)], at least one, "
-            f"got {checks.short(runs)}"
+            f"runs must be pairs (algorithm, seed), at least one, such as [(algorithm, 0), (algorithm, 1)], got "
+            f"{checks.short(runs)}"
         )
     first = structure(pairs[0][0])
     for k, (algorithm, _) in enumerate(pairs):

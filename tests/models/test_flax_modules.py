@@ -27,6 +27,11 @@ def build_nnx(rngs):
     return nnx.Sequential(nnx.Linear(3, 4, rngs=rngs), nnx.relu, nnx.Linear(4, 2, rngs=rngs))
 
 
+class NnxNet(nnx.Sequential):
+    def __init__(self, rngs):
+        super().__init__(*build_nnx(rngs).layers)
+
+
 def build_nnx_with_batch_norm(rngs):
     return nnx.Sequential(nnx.Linear(3, 4, rngs=rngs), nnx.BatchNorm(4, rngs=rngs))
 
@@ -34,6 +39,7 @@ def build_nnx_with_batch_norm(rngs):
 FLAX = {
     "linen": lambda: models.from_flax(LinenNet(), jnp.ones((1, 3), jnp.float32)),
     "nnx function": lambda: models.from_flax(build_nnx),
+    "nnx class": lambda: models.from_flax(NnxNet),
     "nnx module": lambda: models.from_flax(build_nnx(nnx.Rngs(0))),
 }
 
