@@ -193,10 +193,11 @@ def _remedy(found: Estimate, sim: Simulation, host: bool = False) -> str:
         if sim.execution.population != "disk"
         else 0,
         "data='host' with memory-mapped rows (FederatedData.open)": found.device_data if sim.data == "device" else 0,
-        f"fewer lanes than {found.lanes}": found.device_lanes,
+        f"fewer lanes than {found.lanes}": found.device_lanes if found.lanes > 1 else 0,
         "a smaller block_bytes": found.device_data if sim.data == "host" else 0,
     }
-    return f"use {max(parts, key=lambda name: parts[name])}"
+    largest = max(parts, key=lambda name: parts[name])
+    return f"use {largest if parts[largest] else 'a smaller model, or more memory'}"
 
 
 def _size(number: float) -> str:
