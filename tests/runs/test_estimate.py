@@ -35,7 +35,11 @@ def test_nothing_is_said_of_what_fits(monkeypatch):
 @pytest.mark.parametrize(
     ("limits", "execution", "says"),
     [
-        ({"device": 1}, {}, r"a device has 1 bytes of memory, and the run takes .* there: use data='host' with memory-mapped rows"),
+        (
+            {"device": 1},
+            {"lanes": 1},
+            r"a device has 1 bytes of memory, and the run takes .* there: use data='host' with memory-mapped rows",
+        ),
         ({"device": 1}, {"lanes": 2}, r".* there: use fewer lanes than 2"),
         ({"device": 1}, {"population": "disk", "data": "host"}, r".* there: use a smaller block_bytes"),
         ({"free": 1}, {}, r"1 bytes of memory are free, and the run takes .*: use "),
