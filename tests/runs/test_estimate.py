@@ -41,7 +41,7 @@ def test_nothing_is_said_of_what_fits(monkeypatch):
             r"a device has 1 bytes of memory, and the run takes .* there: use data='host' with memory-mapped rows",
         ),
         ({"device": 1}, {"lanes": 2}, r".* there: use fewer lanes than 2"),
-        ({"device": 1}, {"population": "disk", "data": "host"}, r".* there: use a smaller block_bytes"),
+        ({"device": 1}, {"population": "disk", "data": "host", "lanes": 1}, r".* there: use a smaller block_bytes"),
         ({"free": 1}, {}, r"1 bytes of memory are free, and the run takes .*: use "),
         ({"free": 1}, {"population": "host"}, r"1 bytes of memory are free"),
         (
